@@ -1,0 +1,442 @@
+"""`index.json`: parse, check, merge, publish.
+
+A data set's index lists its shards in order. What an untrusted index says is checked when it is parsed, so that
+the rest of the code can rely on it: names stay inside the data set's folder, sizes are possible.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from mds_core.compression import parse_compression
+from mds_core.encodings import get_encoding
+from mds_core.errors import FormatError
+from mds_core.hashing import check_hashes
+from mds_core.storage import Storage, open_storage
+
+INDEX = "index.json"
+VERSION = 2
+OWN_KEY = "mds_spark"
+MAX_SHARD_BYTES = (1 << 32) - 1  # offsets are u32
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a shard: its path relative to the data set, size in bytes, and hex digest by hash name."""
+
+    basename: str
+    bytes: int
+    hashes: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the index's JSON object of this file."""
+        return {"basename": self.basename, "bytes": self.bytes, "hashes": self.hashes}
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a data set's shards have in common: columns, sorted by name, and how shards are made."""
+
+    column_names: tuple[str, ...]
+    column_encodings: tuple[str, ...]
+    column_sizes: tuple[int | None, ...]
+    compression: str | None = None
+    hashes: tuple[str, ...] = ()
+    size_limit: int | None = 1 << 26
+
+    @classmethod
+    def of(
+        cls,
+        columns: dict[str, str],
+        compression: str | None = None,
+        hashes: Sequence[str] = (),
+        size_limit: int | None = 1 << 26,
+    ) -> Layout:
+        """Make the layout of columns given as encoding by name."""
+        names = tuple(sorted(columns))
+        sizes = tuple(get_encoding(columns[name]).size for name in names)
+        return cls(
+            names,
+            tuple(columns[name] for name in names),
+            sizes,
+            compression,
+            check_hashes(hashes),
+            size_limit,
+        )
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The encoding of each column, by name."""
+        return dict(zip(self.column_names, self.column_encodings, strict=True))
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the keys that the index and the shard's own header have in common."""
+        return {
+            "column_encodings": list(self.column_encodings),
+            "column_names": list(self.column_names),
+            "column_sizes": list(self.column_sizes),
+            "compression": self.compression,
+            "format": "mds",
+            "hashes": list(self.hashes),
+            "size_limit": self.size_limit,
+            "version": VERSION,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard's entry in the index."""
+
+    layout: Layout
+    samples: int
+    raw_data: File
+    zip_data: File | None
+
+    @property
+    def stored(self) -> File:
+        """The file that is kept: the compressed one, if there is one."""
+        return self.zip_data or self.raw_data
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the index's JSON object of this shard."""
+        return {
+            **self.layout.to_json(),
+            "samples": self.samples,
+            "raw_data": self.raw_data.to_json(),
+            "zip_data": self.zip_data.to_json() if self.zip_data else None,
+        }
+
+
+@dataclass(frozen=True)
+class Index:
+    """A data set's shards in order, and what we keep beside them under the key `mds_spark`."""
+
+    shards: tuple[Shard, ...] = ()
+    own: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The encoding of each column by name; empty for a data set without columns or shards."""
+        if self.shards:
+            return self.shards[0].layout.columns
+        columns: dict[str, str] = self.own.get("columns", {})
+        return columns
+
+    def to_bytes(self) -> bytes:
+        """Give the text of `index.json`."""
+        document: dict[str, Any] = {
+            "shards": [shard.to_json() for shard in self.shards],
+            "version": VERSION,
+        }
+        if self.own:
+            document[OWN_KEY] = self.own
+        return json.dumps(document, sort_keys=True).encode()
+
+
+def parse_index(data: bytes, where: str) -> Index:
+    """Parse and check the text of an index.
+
+    Args:
+        data: the bytes of `index.json`.
+        where: its path, for errors.
+
+    Raises:
+        FormatError: naming the file, the field, what was found and what was expected.
+    """
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{where}: not JSON: {error}") from None
+    check = _Check(where)
+    check.kind(document, dict, "the index")
+    if document.get("version") != VERSION:
+        raise FormatError(f"{where}: version: expected {VERSION}, found {document.get('version')!r}")
+    shards = check.get(document, "shards", list, "")
+    layouts: dict[str, Layout] = {}
+    parsed = tuple(_parse_shard(check, shard, f"shards[{i}]", layouts) for i, shard in enumerate(shards))
+    own = document.get(OWN_KEY, {})
+    check.kind(own, dict, OWN_KEY)
+    if "columns" in own:
+        _check_columns(check, own["columns"])
+    index = Index(parsed, own)
+    _check_shards_agree(check, index)
+    return index
+
+
+@dataclass(frozen=True)
+class _Check:
+    """Checks on the fields of the index at `where`."""
+
+    where: str
+
+    def fail(self, name: str, expected: str, found: object) -> FormatError:
+        text = repr(found)
+        return FormatError(
+            f"{self.where}: {name}: expected {expected}, found {text if len(text) < 100 else text[:97] + '...'}"
+        )
+
+    def kind(self, value: Any, kind: type | tuple[type, ...], name: str) -> Any:
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+            names = {
+                dict: "an object",
+                list: "a list",
+                str: "a text",
+                int: "a whole number",
+                type(None): "null",
+            }
+            raise self.fail(name, " or ".join(names[k] for k in kinds), value)
+        return value
+
+    def get(self, parent: dict[str, Any], key: str, kind: type | tuple[type, ...], path: str) -> Any:
+        name = f"{path}.{key}" if path else key
+        if key not in parent:
+            raise FormatError(f"{self.where}: {name} is missing")
+        return self.kind(parent[key], kind, name)
+
+    def keys(self, value: dict[str, Any], expected: set[str], path: str) -> None:
+        unknown, missing = sorted(set(value) - expected), sorted(expected - set(value))
+        if unknown or missing:
+            words = [f"missing {', '.join(missing)}"] * bool(missing) + [f"unknown {', '.join(unknown)}"] * bool(
+                unknown
+            )
+            raise FormatError(f"{self.where}: {path}: keys: {' and '.join(words)}")
+
+
+_LAYOUT_KEYS = {
+    "column_encodings", "column_names", "column_sizes", "compression", "format", "hashes", "size_limit", "version",
+}  # fmt: skip
+_SHARD_KEYS = _LAYOUT_KEYS | {"samples", "raw_data", "zip_data"}
+
+
+def _parse_shard(check: _Check, value: Any, path: str, layouts: dict[str, Layout]) -> Shard:
+    check.kind(value, dict, path)
+    check.keys(value, _SHARD_KEYS, path)
+    # Shards of a data set share their layout: check and keep it once.
+    key = repr([value[name] for name in sorted(_LAYOUT_KEYS)])
+    layout = layouts.get(key)
+    if layout is None:
+        layout = layouts[key] = _parse_layout(check, value, path)
+    samples = check.get(value, "samples", int, path)
+    raw = _parse_file(check, value["raw_data"], f"{path}.raw_data", layout.hashes)
+    zipped = None
+    if (value["zip_data"] is None) != (layout.compression is None):
+        raise check.fail(f"{path}.zip_data", "a file if, and only if, there is a compression", value["zip_data"])
+    if value["zip_data"] is not None:
+        zipped = _parse_file(check, value["zip_data"], f"{path}.zip_data", layout.hashes)
+    if raw.bytes > MAX_SHARD_BYTES:
+        raise check.fail(f"{path}.raw_data.bytes", f"at most {MAX_SHARD_BYTES}", raw.bytes)
+    if samples < 0 or 8 + 4 * samples > raw.bytes:
+        raise check.fail(f"{path}.samples", f"a number that fits a file of {raw.bytes} bytes", samples)
+    return Shard(layout, samples, raw, zipped)
+
+
+def _parse_layout(check: _Check, value: dict[str, Any], path: str) -> Layout:
+    for key, expected in (("version", VERSION), ("format", "mds")):
+        if value[key] != expected:
+            raise check.fail(f"{path}.{key}", repr(expected), value[key])
+    names = check.get(value, "column_names", list, path)
+    encodings = check.get(value, "column_encodings", list, path)
+    sizes = check.get(value, "column_sizes", list, path)
+    hashes = check.get(value, "hashes", list, path)
+    compression = check.get(value, "compression", (str, type(None)), path)
+    size_limit = check.get(value, "size_limit", (int, type(None)), path)
+    for i, name in enumerate(names):
+        check.kind(name, str, f"{path}.column_names[{i}]")
+    if not names or names != sorted(set(names)):
+        raise check.fail(f"{path}.column_names", "names, sorted and different", names)
+    if not len(names) == len(encodings) == len(sizes):
+        raise check.fail(f"{path}.column_encodings", f"{len(names)} of encodings and of sizes", (encodings, sizes))
+    _check_columns(check, dict(zip(names, encodings, strict=True)))
+    for name, encoding, size in zip(names, encodings, sizes, strict=True):
+        if get_encoding(encoding).size != size or isinstance(size, bool):
+            raise check.fail(f"{path}.column_sizes of {name!r}", f"{get_encoding(encoding).size} for {encoding}", size)
+    try:
+        if compression is not None:
+            parse_compression(compression)
+        known = check_hashes(hashes)
+    except (ValueError, TypeError) as error:
+        raise FormatError(f"{check.where}: {path}: {error}") from None
+    return Layout(tuple(names), tuple(encodings), tuple(sizes), compression, known, size_limit)
+
+
+def _check_columns(check: _Check, columns: Any) -> None:
+    check.kind(columns, dict, "columns")
+    for name, encoding in columns.items():
+        try:
+            get_encoding(check.kind(encoding, str, f"the encoding of column {name!r}"))
+        except ValueError as error:
+            raise FormatError(f"{check.where}: column {name!r}: {error}") from None
+
+
+def _parse_file(check: _Check, value: Any, path: str, hashes: Sequence[str]) -> File:
+    check.kind(value, dict, path)
+    check.keys(value, {"basename", "bytes", "hashes"}, path)
+    basename = check.kind(value["basename"], str, f"{path}.basename")
+    if not is_inside(basename):
+        raise check.fail(f"{path}.basename", "a path inside the data set", basename)
+    size = check.kind(value["bytes"], int, f"{path}.bytes")
+    if size < 0:
+        raise check.fail(f"{path}.bytes", "a size", size)
+    digests = check.kind(value["hashes"], dict, f"{path}.hashes")
+    if set(digests) != set(hashes) or not all(isinstance(text, str) for text in digests.values()):
+        raise check.fail(f"{path}.hashes", f"a digest for each of {list(hashes)}", digests)
+    return File(basename, size, digests)
+
+
+def is_inside(basename: str) -> bool:
+    """Tell whether a basename is a plain relative path that stays inside its data set, on any system."""
+    parts = basename.split("/")
+    # A colon is a drive on Windows, a backslash a separator.
+    return not any(part in ("", ".", "..") for part in parts) and not any(c in basename for c in "\\:\0")
+
+
+def _check_shards_agree(check: _Check, index: Index) -> None:
+    columns = index.columns
+    seen: set[str] = set()
+    for i, shard in enumerate(index.shards):
+        if shard.layout.columns != columns:
+            raise check.fail(f"shards[{i}] columns", f"those of shards[0], {columns}", shard.layout.columns)
+        name = shard.stored.basename
+        if name in seen:
+            raise FormatError(f"{check.where}: shards[{i}]: file {name!r} is named by an earlier shard, too")
+        seen.add(name)
+
+
+def read_index(storage: Storage) -> Index:
+    """Read and check a data set's index.
+
+    Raises:
+        FileNotFoundError: there is none.
+        FormatError: it is broken.
+    """
+    data = storage.read(INDEX)
+    if data is None:
+        raise FileNotFoundError(
+            f"no MDS data set at {storage.root}: there is no {INDEX}. If one is being written, it appears when the "
+            "write has ended; if only its subfolders have one, merge them with merge_index()"
+        )
+    return parse_index(data, storage.describe(INDEX))
+
+
+def publish_index(storage: Storage, change: Callable[[Index | None], Index]) -> tuple[Index | None, Index]:
+    """Replace a data set's index in one atomic step by what `change` makes of the one that is there.
+
+    Two publishers at once both land: where the index changed since it was read, `change` is asked again.
+
+    Args:
+        storage: the data set's folder.
+        change: from the present index (None: there is none) to the new one. What it raises, this raises.
+
+    Returns:
+        The index before, and the one published.
+    """
+    while True:
+        data = storage.read(INDEX)
+        before = None if data is None else parse_index(data, storage.describe(INDEX))
+        after = change(before)
+        if storage.replace(INDEX, after.to_bytes(), expected=data):
+            return before, after
+
+
+Place = str | tuple[str, str]
+
+
+def merge_index(
+    source: Place | Sequence[Place],
+    out: Place | None = None,
+    keep_local: bool = True,
+    download_timeout: int = 60,
+) -> Index:
+    """Publish one index over the shards of several data sets.
+
+    `merge_index(path)` merges all data sets in the subfolders of `path` (at any depth), and keeps the shards of an
+    index that `path` has already; merging twice gives the same. `merge_index([path, ...], out)` merges the named
+    data sets, which lie in or below the folder `out`, in their order.
+
+    Args:
+        source: a folder, or a list of data sets' folders (or of their index.json). Of a pair (local, remote), as
+            mosaicml-streaming has them, the remote one counts where it is not empty.
+        out: with a list, the folder that gets the index.
+        keep_local: accepted for mosaicml-streaming's callers; nothing is copied that would have to be kept.
+        download_timeout: likewise; nothing is downloaded.
+
+    Returns:
+        The index that was published.
+
+    Raises:
+        FileNotFoundError: there is nothing to merge.
+        ValueError: the data sets' columns differ, or one does not lie below `out`.
+
+    Example:
+        >>> merge_index("/data/reviews")
+    """
+    if isinstance(source, str | tuple):
+        root = open_storage(_path_of(source))
+        folders = sorted({posixpath.dirname(n) for n in root.list() if posixpath.basename(n) == INDEX}, key=_natural)
+        if not folders:
+            raise FileNotFoundError(f"nothing to merge: no {INDEX} in {root.root} or below it")
+    else:
+        if out is None:
+            raise TypeError("merge_index([path, ...], out): `out`, the folder that gets the index, is missing")
+        root = open_storage(_path_of(out))
+        folders = [_relative(_path_of(path), root) for path in source]
+    indexes = [(folder, _index_of(root, folder)) for folder in folders]
+
+    def merged(before: Index | None) -> Index:
+        shards: dict[str, Shard] = {}
+        first: tuple[str, Index] | None = None
+        for folder, index in indexes:
+            if first and index.columns and index.columns != first[1].columns:
+                raise ValueError(
+                    f"can't merge {root.describe(folder)}: its columns are {index.columns}, "
+                    f"those of {root.describe(first[0])} are {first[1].columns}"
+                )
+            if first is None and index.columns:
+                first = folder, index
+            for shard in index.shards:
+                # What an earlier merge named keeps its place; the subfolder's own entry is the newer one.
+                moved = _moved(shard, folder)
+                shards[moved.stored.basename] = moved
+        return Index(tuple(shards.values()), first[1].own if first else {})
+
+    return publish_index(root, merged)[1]
+
+
+def _path_of(place: Place) -> str:
+    path = place if isinstance(place, str) else place[1] or place[0]
+    return path.removesuffix(INDEX)
+
+
+def _natural(folder: str) -> list[tuple[bool, int, str]]:
+    """Sort task folders by number: 2 before 10; the root first."""
+    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in folder.split("/") if part]
+
+
+def _relative(path: str, root: Storage) -> str:
+    folder = open_storage(path).root
+    relative = PurePosixPath(folder)
+    if not relative.is_relative_to(root.root):
+        raise ValueError(f"can't merge {path}: it does not lie below {root.root}, where its shards would be looked for")
+    text = relative.relative_to(root.root).as_posix()
+    return "" if text == "." else text
+
+
+def _index_of(root: Storage, folder: str) -> Index:
+    name = posixpath.join(folder, INDEX)
+    data = root.read(name)
+    if data is None:
+        raise FileNotFoundError(f"can't merge {root.describe(folder)}: there is no {INDEX}")
+    return parse_index(data, root.describe(name))
+
+
+def _moved(shard: Shard, folder: str) -> Shard:
+    def moved(file: File) -> File:
+        return replace(file, basename=posixpath.join(folder, file.basename))
+
+    return replace(shard, raw_data=moved(shard.raw_data), zip_data=shard.zip_data and moved(shard.zip_data))

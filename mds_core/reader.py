@@ -1,0 +1,152 @@
+"""MDSReader: a data set as a sequence of samples, with random access."""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mds_core.compression import decompress
+from mds_core.encodings import check_safe
+from mds_core.errors import FormatError
+from mds_core.hashing import check_hashes, digest
+from mds_core.index import Index, Shard, read_index
+from mds_core.shard import ShardReader
+from mds_core.storage import open_storage
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+# A mapped shard costs an entry in the kernel's table of at most 65,530 a process.
+_MOST_OPEN_SHARDS = 1024
+
+
+class MDSReader:
+    """Read an MDS data set: its length, single samples, slices, and all of them in order.
+
+    Shards are memory-mapped when they are first needed; compressed ones are unpacked once, to a temporary file
+    without a name.
+
+    Args:
+        path: the data set's folder.
+        allow_unsafe_types: read `pkl` columns, too, which runs code of the data set's writer.
+        validate_hash: the name of a hash in the index; each shard is checked against it when it is opened.
+
+    Raises:
+        FileNotFoundError: there is no data set.
+        FormatError: its index is broken.
+        ValueError: a column needs `allow_unsafe_types`, or the data set does not have the hash.
+
+    Example:
+        >>> MDSReader("/data/reviews")[0]
+        {'stars': np.int32(5), 'text': 'good'}
+    """
+
+    def __init__(self, path: str, *, allow_unsafe_types: bool = False, validate_hash: str | None = None):
+        self._storage = open_storage(path)
+        self.index: Index = read_index(self._storage)
+        check_safe(self.columns, allow_unsafe_types)
+        self._validate_hash = validate_hash
+        if validate_hash is not None:
+            check_hashes([validate_hash])
+            without = next((s for s in self.shards if validate_hash not in s.layout.hashes), None)
+            if without is not None:
+                raise ValueError(
+                    f"validate_hash {validate_hash!r}: {without.stored.basename} has only {list(without.layout.hashes)}"
+                )
+        self.starts: NDArray[np.int64] = np.concatenate(
+            [[0], np.cumsum([shard.samples for shard in self.shards], dtype=np.int64)]
+        )
+        self._ends: list[int] = self.starts[1:].tolist()
+        self._open: OrderedDict[int, ShardReader] = OrderedDict()
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The encoding of each column, by name."""
+        return self.index.columns
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """The shards' entries in the index, in order."""
+        return self.index.shards
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, at: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, at: slice | Sequence[int] | NDArray[np.integer[Any]]) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, at: Any) -> Any:
+        try:
+            i = at.__index__()
+        except (AttributeError, TypeError):
+            if isinstance(at, slice):
+                return [self[i] for i in range(*at.indices(len(self)))]
+            return [self[int(i)] for i in at]
+        ends = self._ends
+        if i < 0:
+            i += len(self)
+        if i < 0 or not ends or i >= ends[-1]:
+            raise IndexError(f"sample {at} of a data set of {len(self)} samples at {self._storage.root}")
+        number = bisect_right(ends, i)
+        shard = self._open.get(number) or self.open_shard(number)
+        return shard.sample(i - ends[number] + shard.samples)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number in range(len(self.shards)):
+            yield from self.open_shard(number).iterate()
+
+    def open_shard(self, number: int) -> ShardReader:
+        """Give a shard, opened and checked.
+
+        Raises:
+            FileNotFoundError: its file is missing.
+            FormatError: its file is not what the index says.
+        """
+        shard = self._open.get(number)
+        if shard is None:
+            entry = self.shards[number]
+            shard = ShardReader(self._raw_bytes(entry), entry, self._storage.describe(entry.raw_data.basename))
+            if len(self._open) >= _MOST_OPEN_SHARDS:
+                self._open.popitem(last=False)
+            self._open[number] = shard
+        return shard
+
+    def _raw_bytes(self, shard: Shard) -> Buffer:
+        stored = shard.stored
+        path = self._storage.describe(stored.basename)
+        try:
+            with open(path, "rb") as file:
+                size = file.seek(0, 2)
+                if size != stored.bytes:
+                    raise FormatError(f"{path}: bytes: expected {stored.bytes} as in the index, found {size}")
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        except FileNotFoundError:
+            raise FileNotFoundError(f"shard {path} is missing: the index names it, with {stored.bytes} bytes") from None
+        self._check_hash(stored.hashes, data, path)
+        if shard.layout.compression is None:
+            return data
+        raw = decompress(data, shard.layout.compression, shard.raw_data.bytes, path)
+        self._check_hash(shard.raw_data.hashes, raw, path)
+        with tempfile.TemporaryFile() as file:
+            file.write(raw)
+            file.flush()
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def _check_hash(self, hashes: dict[str, str], data: Buffer, path: str) -> None:
+        name = self._validate_hash
+        if name is not None and digest([data], [name])[name] != hashes[name]:
+            raise FormatError(f"{path}: {name}: expected {hashes[name]}, found {digest([data], [name])[name]}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Memory maps do not travel; a copy in another process opens its own.
+        return {**self.__dict__, "_open": OrderedDict()}

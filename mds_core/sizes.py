@@ -1,0 +1,26 @@
+"""Sizes in bytes, as numbers or as text."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
+
+
+def parse_size(value: int | str) -> int:
+    """Give the bytes of a size such as `67108864`, `"64mb"` or `"1.5 GB"` (1 kb is 1,024 bytes).
+
+    Raises:
+        ValueError: not a size.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        size = value
+    else:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?b?)\s*", str(value).lower(), re.ASCII)
+        if match is None or (match[2] and match[2] not in _UNITS and match[2] + "b" not in _UNITS):
+            raise ValueError(f"expected a size such as 67108864 or '64mb', found {value!r}")
+        unit = _UNITS.get(match[2], _UNITS.get(match[2] + "b", 1))
+        size = int(match[1]) * unit if match[1].isdigit() else int(float(match[1]) * unit)
+    if size < 1:
+        raise ValueError(f"expected a size of at least 1 byte, found {value!r}")
+    return size

@@ -1,0 +1,126 @@
+"""Data sets in a folder of a file system: a disk, a network share, a mounted volume."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class LocalStorage:
+    """A folder. See `mds_core.storage.Storage` for what each method does."""
+
+    def __init__(self, root: str):
+        if not root:
+            raise ValueError("expected the path of a data set's folder, found an empty text")
+        self.root = os.path.abspath(os.path.expanduser(root))
+
+    def describe(self, name: str) -> str:
+        """Give the full path of a file, for messages."""
+        return os.path.join(self.root, name)
+
+    def read(self, name: str) -> bytes | None:
+        """Read a whole file; None if there is none."""
+        try:
+            return Path(self.root, name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def size(self, name: str) -> int | None:
+        """Give a file's size in bytes; None if there is none."""
+        try:
+            return os.stat(self.describe(name)).st_size
+        except FileNotFoundError:
+            return None
+
+    def list(self) -> list[str]:
+        """List the names of all files, at any depth; empty if the folder is not there."""
+        return [
+            os.path.relpath(os.path.join(folder, file), self.root)
+            for folder, _, files in os.walk(self.root)
+            for file in files
+        ]
+
+    def put(self, name: str, parts: Sequence[Buffer], staging: str | None = None) -> None:
+        """Store a new file made of parts, visible only when it is whole.
+
+        Raises:
+            FileNotFoundError: the staging folder is gone.
+            OSError: the disk is full, or what is stored has another size than what was written.
+        """
+        path = self.describe(name)
+        folder = os.path.dirname(path)
+        if staging is None:
+            os.makedirs(folder, exist_ok=True)
+        else:
+            folder = self.describe(staging)
+        temporary = os.path.join(folder, f".{uuid.uuid4().hex}.tmp")
+        try:
+            with open(temporary, "xb", buffering=0) as file:
+                expected = 0
+                for part in parts:
+                    view = memoryview(part).cast("B")
+                    expected += view.nbytes
+                    while view.nbytes:
+                        view = view[file.write(view) :]
+            # Mounted object stores have been seen to keep an empty file without an error.
+            found = os.stat(temporary).st_size
+            if found != expected:
+                raise OSError(f"{path}: wrote {expected} bytes, but the file system keeps {found}; write it again")
+            os.rename(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+    def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
+        """Replace a file in one atomic step if it still is what was expected (None: not there); tell whether."""
+        path = self.describe(name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with _lock(os.path.dirname(path)):
+            if self.read(name) != expected:
+                return False
+            self.put(name, [data])
+        return True
+
+    def delete(self, name: str) -> None:
+        """Delete a file; it is no error if there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.describe(name))
+
+    def make_staging(self, staging: str) -> None:
+        """Make a staging folder for `put`."""
+        os.makedirs(self.describe(staging), exist_ok=True)
+
+    def remove_staging(self, staging: str) -> None:
+        """Remove a staging folder and what is in it; it is no error if there is none."""
+        # A task may add a file between the listing and the removal of the folder: try again, but not for ever.
+        for _ in range(20):
+            shutil.rmtree(self.describe(staging), ignore_errors=True)
+            if not os.path.isdir(self.describe(staging)):
+                return
+            time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def _lock(folder: str) -> Iterator[None]:
+    """Hold the folder's lock, which leaves no file behind and which the kernel frees if we die.
+
+    Some network file systems have no locks: there, two writers that publish in the same instant can lose one.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,362 @@
+"""MDSWriter: samples -> data set; and ShardWriter beneath it, which cuts samples into shards and stores them."""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from mds_core.columnar import encode_batch
+from mds_core.compression import check_compression, compress, parse_compression
+from mds_core.encodings import get_encoding
+from mds_core.errors import EncodeError
+from mds_core.hashing import digest
+from mds_core.index import INDEX, MAX_SHARD_BYTES, File, Index, Layout, Shard, parse_index
+from mds_core.shard import config_bytes, header_bytes
+from mds_core.sizes import parse_size
+from mds_core.storage import Storage, open_storage
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer, Self
+
+# Samples of one shard beyond this go to a temporary file, so that size_limit=None does not take the memory.
+_MEMORY_A_SHARD = 1 << 28
+_ROWS_AT_ONCE = 1 << 10
+
+
+def check_options(
+    columns: dict[str, str],
+    compression: str | None = None,
+    hashes: Sequence[str] | None = None,
+    size_limit: int | str | None = 1 << 26,
+) -> tuple[Layout | None, list[str]]:
+    """Check a writer's options; give the layout that they make, or None and all that is wrong."""
+    mistakes = []
+
+    def attempt(what: str, check: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return check(*args)
+        except (TypeError, ValueError) as error:
+            mistakes.append(f"{what}: {error}")
+
+    if not columns:
+        mistakes.append("columns: expected at least one column, found none")
+    for name, encoding in columns.items():
+        attempt(f"column {name!r}", get_encoding, encoding)
+    attempt("compression", check_compression, compression)
+    names = [hashes] if isinstance(hashes, str) else list(hashes or ())
+    attempt("hashes", Layout.of, {}, None, names)
+    limit = None if size_limit is None else attempt("size_limit", parse_size, size_limit)
+    if limit is not None and limit > MAX_SHARD_BYTES:
+        mistakes.append(f"size_limit: a shard holds at most {MAX_SHARD_BYTES} bytes (offsets are u32), found {limit}")
+    if mistakes:
+        return None, mistakes
+    return Layout.of(columns, compression, names, limit), []
+
+
+class ShardWriter:
+    """Cuts samples into shards, and stores each in a background thread while the next one fills.
+
+    Holds about two shards: the one that fills and the one that is compressed, hashed and stored.
+
+    Args:
+        storage: where shards go.
+        layout: columns, compression, hashes and size limit of each shard.
+        name: from a shard's number, from 0, to its uncompressed basename.
+        staging: the staging folder for `Storage.put`, if any.
+        empty_first: what the reference writer does when the very first sample is larger than a shard: an empty
+            shard comes before it. Without, no shard is empty.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        layout: Layout,
+        name: Callable[[int], str],
+        staging: str | None = None,
+        empty_first: bool = False,
+    ):
+        self._storage = storage
+        self._layout = layout
+        self._name = name
+        self._staging = staging
+        self._empty_first = empty_first
+        self._config = config_bytes(layout)
+        self._limit = layout.size_limit if layout.size_limit is not None else 1 << 62
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="mds-store")
+        self._storing: Future[Shard] | None = None
+        self._stored: list[Shard] = []
+        self._names: list[str] = []
+        self._start_shard()
+
+    def _start_shard(self) -> None:
+        self._sizes: list[NDArray[np.int64]] = []
+        self._samples = 0
+        self._samples_data = _Spool()
+        self._bytes = 8 + len(self._config)
+
+    def append(self, data: Buffer, sizes: NDArray[np.int64]) -> None:
+        """Add samples, back to back in `data`; each belongs to the shard that its size leaves it in.
+
+        Raises:
+            ValueError: a shard would pass 4 GiB.
+            OSError: an earlier shard could not be stored.
+        """
+        view = memoryview(data).cast("B")
+        ends = np.cumsum(sizes, dtype=np.int64)
+        costs = ends + 4 * np.arange(1, len(sizes) + 1)  # with each sample's offset in the header
+
+        def add(first: int, last: int) -> None:
+            before = int(costs[first - 1]) if first else 0
+            grown = self._bytes + int(costs[last - 1]) - before
+            if grown > MAX_SHARD_BYTES:
+                raise ValueError(
+                    f"a shard of {grown} bytes: offsets in it are u32, so that it holds at most {MAX_SHARD_BYTES}; "
+                    f"set size_limit (it is {self._layout.size_limit}), or make samples smaller"
+                )
+            self._samples_data.append(view[int(ends[first - 1]) if first else 0 : int(ends[last - 1])])
+            self._sizes.append(sizes[first:last])
+            self._samples += last - first
+            self._bytes = grown
+
+        done = 0
+        while done < len(sizes):
+            room = self._limit - self._bytes + (int(costs[done - 1]) if done else 0)
+            fits = int(np.searchsorted(costs, room, side="right"))
+            if fits > done:
+                add(done, fits)
+                done = fits
+            if done < len(sizes):
+                self._finish_shard()
+                add(done, done + 1)
+                done += 1
+
+    def _finish_shard(self) -> None:
+        if not self._samples and not (self._empty_first and not self._names):
+            return
+        self._wait()
+        name = self._name(len(self._names))
+        sizes = np.concatenate(self._sizes) if self._sizes else np.empty(0, np.int64)
+        self._names.append(name)
+        self._storing = self._pool.submit(self._store, name, sizes, self._samples_data)
+        self._start_shard()
+
+    def _wait(self) -> None:
+        if self._storing is not None:
+            self._stored.append(self._storing.result())
+            self._storing = None
+
+    def _store(self, name: str, sizes: NDArray[np.int64], spool: _Spool) -> Shard:
+        layout = self._layout
+        parts = [header_bytes(self._config, sizes), *spool.parts()]
+        raw = File(name, sum(memoryview(part).nbytes for part in parts), digest(parts, layout.hashes))
+        zipped = None
+        if layout.compression is not None:
+            parts = [compress(b"".join(parts), layout.compression)]
+            ending = parse_compression(layout.compression)[0]
+            size = memoryview(parts[0]).nbytes
+            zipped = File(f"{name}.{ending}", size, digest(parts, layout.hashes))
+        shard = Shard(layout, len(sizes), raw, zipped)
+        self._storage.put(shard.stored.basename, parts, self._staging)
+        spool.close()
+        return shard
+
+    def finish(self) -> list[Shard]:
+        """Store the last shard, wait for all, and give their entries for the index, in order."""
+        self._finish_shard()
+        self._wait()
+        self._pool.shutdown()
+        return self._stored
+
+    def abort(self) -> None:
+        """Stop, and delete the shards that were stored."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        ending = f".{parse_compression(self._layout.compression)[0]}" if self._layout.compression else ""
+        for name in self._names:
+            self._storage.delete(name + ending)
+
+
+class _Spool:
+    """A shard's samples while it fills: in memory, beyond a limit in a temporary file."""
+
+    def __init__(self) -> None:
+        self._parts: list[Buffer] = []
+        self._bytes = 0
+        self._file: Any = None
+
+    def append(self, data: memoryview) -> None:
+        self._parts.append(data)
+        self._bytes += data.nbytes
+        if self._bytes > _MEMORY_A_SHARD:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close()
+            self._file.writelines(self._parts)
+            self._parts, self._bytes = [], 0
+
+    def parts(self) -> list[Buffer]:
+        if self._file is None:
+            return self._parts
+        self._file.flush()
+        return [mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ), *self._parts]
+
+    def close(self) -> None:
+        self._parts = []
+        if self._file is not None:
+            self._file.close()
+
+
+class MDSWriter:
+    """Write samples as an MDS data set.
+
+    A context manager: the data set appears, whole, when the body has ended, and not at all if it raised.
+
+    Args:
+        out: the data set's folder. It must be new or empty.
+        columns: the encoding of each column, by name.
+        compression: None, or `br`, `bz2`, `gz`, `lz4`, `snappy` or `zstd`, with `:LEVEL` where it has levels.
+        hashes: names of hashes to keep of each file, such as `["xxh64"]`.
+        size_limit: the largest size of a shard before compression, in bytes or as text ("64mb"); a sample that is
+            larger has a shard of its own. None: one shard.
+        exist_ok: replace what an earlier writer left in the folder (the files that its index names).
+
+    Raises:
+        ValueError: all wrong options, in one error.
+        FileExistsError: the folder is not empty.
+
+    Example:
+        >>> with MDSWriter(out="/data/reviews", columns={"text": "str", "stars": "int32"}) as writer:
+        ...     writer.write({"text": "good", "stars": 5})
+    """
+
+    def __init__(
+        self,
+        *,
+        out: str,
+        columns: dict[str, str],
+        compression: str | None = None,
+        hashes: Sequence[str] | None = None,
+        size_limit: int | str | None = 1 << 26,
+        exist_ok: bool = False,
+    ):
+        layout, mistakes = check_options(columns, compression, hashes, size_limit)
+        if layout is None:
+            raise ValueError("MDSWriter: " + "; ".join(mistakes))
+        self._layout = layout
+        self._storage = open_storage(out)
+        self._clear(exist_ok)
+        self._encodings = {name: get_encoding(columns[name]) for name in layout.column_names}
+        self._shards = ShardWriter(self._storage, layout, "shard.{:05d}.mds".format, empty_first=True)
+        self._rows = 0
+        self._pending: list[bytes] = []
+        self._pending_sizes: list[int] = []
+        self._pending_bytes = 0
+        self._ended = False
+
+    def _clear(self, exist_ok: bool) -> None:
+        names = self._storage.list()
+        if not names:
+            return
+        if not exist_ok:
+            raise FileExistsError(
+                f"{self._storage.root} is not empty: it holds {names[0]}; choose a new folder, or replace the data "
+                "set in it with exist_ok=True"
+            )
+        data = self._storage.read(INDEX)
+        if data is not None:
+            index = parse_index(data, self._storage.describe(INDEX))
+            self._storage.delete(INDEX)
+            for shard in index.shards:
+                self._storage.delete(shard.stored.basename)
+
+    def write(self, sample: dict[str, Any]) -> None:
+        """Add one sample, a value for each column.
+
+        Raises:
+            ValueError: other keys than the columns.
+            EncodeError: a value that its encoding can't hold, naming column, row and value.
+        """
+        self._check_open()
+        if sample.keys() != self._encodings.keys():
+            raise ValueError(
+                f"row {self._rows}: expected the columns {list(self._encodings)}, found {sorted(map(str, sample))}"
+            )
+        values, sizes = [], []
+        for name, encoding in self._encodings.items():
+            try:
+                value = encoding.encode(sample[name])
+            except EncodeError as error:
+                raise EncodeError(f"column {name!r}, row {self._rows}: {error.reason}", self._rows) from None
+            values.append(value)
+            if encoding.size is None:
+                sizes.append(len(value))
+        data = b"".join([np.array(sizes, "<u4").tobytes(), *values])
+        self._pending.append(data)
+        self._pending_sizes.append(len(data))
+        self._pending_bytes += len(data)
+        self._rows += 1
+        if len(self._pending) >= _ROWS_AT_ONCE or self._pending_bytes >= 1 << 22:
+            self._append_pending()
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Add a record batch, whole columns at a time; its columns are the writer's, in any order.
+
+        Raises:
+            ValueError: other columns.
+            EncodeError: a null or another value that an encoding can't hold, naming column, row and value.
+        """
+        self._check_open()
+        self._append_pending()
+        try:
+            encoded = encode_batch(batch, self._layout)
+        except EncodeError as error:
+            row = self._rows + error.row
+            raise EncodeError(f"row {row}: {error.reason}", row) from None
+        self._shards.append(encoded.data, encoded.sizes)
+        self._rows += batch.num_rows
+
+    def _append_pending(self) -> None:
+        if self._pending:
+            self._shards.append(b"".join(self._pending), np.array(self._pending_sizes, np.int64))
+            self._pending, self._pending_sizes, self._pending_bytes = [], [], 0
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise ValueError(f"the writer of {self._storage.root} has ended; open another one")
+
+    def finish(self) -> None:
+        """Store what is left and publish the index. The end of a `with` block does it."""
+        self._check_open()
+        try:
+            self._append_pending()
+            shards = self._shards.finish()
+            index = Index(tuple(shards), {} if shards else {"columns": self._layout.columns})
+            self._storage.put(INDEX, [index.to_bytes()])
+        except BaseException:
+            self.abort()
+            raise
+        self._ended = True
+
+    def abort(self) -> None:
+        """Delete what was written; no index appears."""
+        self._ended = True
+        self._shards.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._ended:
+            return
+        if kind is None:
+            self.finish()
+        else:
+            self.abort()
