@@ -1,0 +1,160 @@
+"""The options of `df.write.format("mds")` and `spark.read.format("mds")`: names and checks."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from mds_core.hashing import check_hashes
+from mds_core.index import Layout
+from mds_core.storage import open_storage
+from mds_core.writer import check_options
+from mds_spark.types import check_encoding, default_encoding
+
+# Set by `register`'s save modes and by dataframe_to_mds: not for users.
+SAVE_MODE = "__mds_save_mode"
+FOREIGN_SCHEMA = "__mds_foreign_schema"
+
+WRITE_OPTIONS = ("path", "compression", "hashes", "size_limit", "columns", "nulls", SAVE_MODE, FOREIGN_SCHEMA)
+READ_OPTIONS = ("path", "validate_hash")
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """What a write's options ask for; all of it is checked.
+
+    `drop_nulls` leaves rows with nulls out. `save_mode` is append, overwrite, errorifexists or ignore. With
+    `foreign_schema`, Spark's schema is not kept in the index.
+    """
+
+    path: str
+    layout: Layout
+    drop_nulls: bool
+    save_mode: str
+    foreign_schema: bool
+
+
+def write_options(options: dict[str, str], schema: StructType, overwrite: bool) -> WriteOptions:
+    """Check a write's options and its columns' types.
+
+    Raises:
+        ValueError: all that is wrong, in one error.
+    """
+    mistakes = _unknown(options, WRITE_OPTIONS)
+    path = _path(options, mistakes)
+    columns = _columns(options.get("columns"), schema, mistakes)
+    compression: str | None = options.get("compression", "none").lower()
+    if compression in ("none", "uncompressed", ""):
+        compression = None
+    limit: str | None = options.get("size_limit", str(1 << 26))
+    if str(limit).lower() == "none":
+        limit = None
+    layout, wrong = check_options(columns, compression, _names(options.get("hashes", "")), limit)
+    mistakes += wrong if schema.fields else ["the DataFrame has no columns; select at least one"]
+    nulls = options.get("nulls", "fail")
+    if nulls not in ("fail", "drop"):
+        mistakes.append(f"option nulls: expected fail or drop, found {nulls!r}")
+    if mistakes or layout is None:
+        raise ValueError(_all(mistakes, "write"))
+    mode = "overwrite" if overwrite else options.get(SAVE_MODE, "append")
+    return WriteOptions(path, layout, nulls == "drop", mode, FOREIGN_SCHEMA in options)
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a read's options ask for; all of it is checked."""
+
+    path: str
+    validate_hash: str | None
+
+
+def read_options(options: dict[str, str]) -> ReadOptions:
+    """Check a read's options.
+
+    Raises:
+        ValueError: all that is wrong, in one error.
+    """
+    if "paths" in options:
+        raise ValueError(
+            f"can't read several data sets at once, {options['paths']}; read each and use union(), or merge them "
+            "with merge_index()"
+        )
+    mistakes = _unknown(options, READ_OPTIONS)
+    path = _path(options, mistakes)
+    validate_hash = options.get("validate_hash")
+    if validate_hash is not None:
+        try:
+            check_hashes([validate_hash])
+        except ValueError as error:
+            mistakes.append(f"option validate_hash: {error}")
+    if mistakes:
+        raise ValueError(_all(mistakes, "read"))
+    return ReadOptions(path, validate_hash)
+
+
+def _all(mistakes: list[str], what: str) -> str:
+    lines = "".join(f"\n  - {mistake}" for mistake in mistakes)
+    return f"can't {what} MDS; {len(mistakes)} mistake{'s' * (len(mistakes) > 1)}:{lines}"
+
+
+def _unknown(options: dict[str, str], known: tuple[str, ...]) -> list[str]:
+    public = [name for name in known if not name.startswith("__")]
+    return [f"unknown option {name!r}; expected {', '.join(public)}" for name in sorted(options) if name not in known]
+
+
+def _path(options: dict[str, str], mistakes: list[str]) -> str:
+    path = options.get("path", "")
+    if not path:
+        mistakes.append("the path is missing; expected save(path), load(path) or option path")
+        return ""
+    try:
+        return open_storage(path).root
+    except ValueError as error:
+        mistakes.append(str(error))
+        return os.path.abspath(path)
+
+
+def _names(text: str) -> list[str]:
+    text = text.strip()
+    if text.startswith("["):
+        try:
+            return [str(name) for name in json.loads(text)]
+        except ValueError:
+            return [text]
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _columns(text: str | None, schema: StructType, mistakes: list[str]) -> dict[str, str]:
+    """Give the encoding of each column: the one that the option names, else its type's usual one."""
+    chosen: Any = {}
+    if text is not None:
+        try:
+            chosen = json.loads(text)
+        except ValueError as error:
+            mistakes.append(f'option columns: expected JSON such as {{"image": "jpeg"}}, found {text!r}: {error}')
+        if not isinstance(chosen, dict) or not all(isinstance(value, str) for value in chosen.values()):
+            mistakes.append(f"option columns: expected an encoding for each named column, found {text!r}")
+            chosen = {}
+    mistakes += [
+        f"option columns: no column {name!r} in the DataFrame; it has {schema.names}"
+        for name in chosen
+        if name not in schema.names
+    ]
+    if len(set(schema.names)) < len(schema.names):
+        twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        mistakes.append(f"columns of one name: {twice}; rename them")
+    columns = {}
+    for field in schema.fields:
+        try:
+            if field.name in chosen:
+                check_encoding(field.dataType, chosen[field.name])
+                columns[field.name] = chosen[field.name]
+            else:
+                columns[field.name] = default_encoding(field.dataType)
+        except ValueError as error:
+            mistakes.append(f"column {field.name!r}, {field.dataType.simpleString()}: {error}")
+    return columns

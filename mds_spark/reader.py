@@ -1,0 +1,127 @@
+"""A read: the schema, the partitions, and the batches of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructField, StructType
+
+from mds_core.columnar import decode_columns
+from mds_core.encodings import get_encoding
+from mds_core.errors import FormatError
+from mds_core.index import Index, Shard, read_index
+from mds_core.reader import open_shard
+from mds_core.shard import ShardReader
+from mds_core.storage import Storage, open_storage
+from mds_spark.options import ReadOptions
+from mds_spark.types import arrow_schema, check_trusted, spark_column, spark_type
+
+# Small shards share a partition, which costs Spark 28 ms, up to this size.
+_PARTITION_BYTES = 1 << 26
+# Larger batches were not faster; larger rows make smaller ones.
+_ROWS_AT_ONCE = 100_000
+_BYTES_AT_ONCE = 1 << 25
+
+
+@dataclass
+class Shards(InputPartition):
+    """The shards of a partition, in order."""
+
+    shards: tuple[Shard, ...]
+
+
+def infer_schema(options: ReadOptions) -> StructType:
+    """Give the schema of a data set: Spark's own where Spark wrote it, else from the encodings.
+
+    Raises:
+        FileNotFoundError: there is no data set.
+        FormatError: its index is broken, or its schema is not that of its columns.
+    """
+    storage = open_storage(options.path)
+    index = read_index(storage)
+    schema = _kept_schema(index, options.path)
+    if schema is not None:
+        return schema
+    samples = _first_sample(index, storage, options.validate_hash)
+    return StructType([StructField(name, spark_type(e, samples.get(name)), False) for name, e in index.columns.items()])
+
+
+def _kept_schema(index: Index, path: str) -> StructType | None:
+    if "schema" not in index.own:
+        return None
+    try:
+        check_trusted(index.own["schema"])
+        schema = StructType.fromJson(index.own["schema"])
+    except Exception as error:
+        raise FormatError(f"{path}: the schema in the index is broken: {error}") from None
+    if sorted(schema.names) != sorted(index.columns):
+        raise FormatError(f"{path}: the schema in the index has the columns {schema.names}, not {list(index.columns)}")
+    return schema
+
+
+def _first_sample(index: Index, storage: Storage, validate_hash: str | None) -> dict[str, pa.Array]:
+    """Give the first sample's arrays: where the encoding does not say dtype and dimensions, it does."""
+    names = [name for name, encoding in index.columns.items() if encoding.startswith("ndarray")]
+    entry = next((shard for shard in index.shards if shard.samples), None)
+    if entry is None or not names:
+        return {}
+    return decode_columns(open_shard(storage, entry, validate_hash), 0, 1, names)
+
+
+class MDSDataSourceReader(DataSourceReader):
+    """Reads a data set as Arrow batches, the columns of the schema only.
+
+    Raises:
+        FileNotFoundError, FormatError: there is no data set, or it is broken.
+        ValueError: the schema asks for columns that the data set does not have.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType):
+        self.options = options
+        self.schema = schema
+        index = read_index(open_storage(options.path))
+        missing = [name for name in schema.names if name not in index.columns]
+        if missing:
+            raise ValueError(f"no column {', '.join(missing)} in {options.path}; it has {', '.join(index.columns)}")
+        self._shards = [shard for shard in index.shards if shard.samples]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Group neighbouring shards, so that each partition is worth a task."""
+        groups: list[list[Shard]] = [[]]
+        size = 0
+        for shard in self._shards:
+            if groups[-1] and size + shard.raw_data.bytes > _PARTITION_BYTES:
+                groups.append([])
+                size = 0
+            groups[-1].append(shard)
+            size += shard.raw_data.bytes
+        self._shards = []  # the partitions have them; the reader goes to every task
+        return [Shards(tuple(group)) for group in groups]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Give the batches of a partition."""
+        assert isinstance(partition, Shards)
+        storage = open_storage(self.options.path)
+        for entry in partition.shards:
+            shard = open_shard(storage, entry, self.options.validate_hash)
+            step = max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * len(shard) // len(shard.data)))
+            for first in range(0, len(shard), step):
+                yield self._batch(shard, first, min(first + step, len(shard)))
+
+    def _batch(self, shard: ShardReader, first: int, last: int) -> pa.RecordBatch:
+        target = arrow_schema(self.schema)
+        stored = decode_columns(shard, first, last, self.schema.names)
+        columns = []
+        for field, to in zip(self.schema.fields, target, strict=True):
+            encoding = get_encoding(shard.layout.columns[field.name])
+            try:
+                columns.append(spark_column(stored[field.name], field.dataType, encoding, to.type))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError, KeyError) as error:
+                raise ValueError(
+                    f"{shard.where}: column {field.name!r}, encoding {encoding.name}, can't be read as "
+                    f"{field.dataType.simpleString()}: {error}"
+                ) from None
+        return pa.RecordBatch.from_arrays(columns, schema=target)

@@ -1,0 +1,89 @@
+"""register(): the data source and its save modes.
+
+Spark's planner refuses the modes `errorifexists`, the default of `df.write`, and `ignore` for Python data sources.
+For format("mds") alone, `save` sends such a write as an append with an option that says the mode, and the data
+source's writer, on the server, enforces it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import readwriter
+
+from mds_core.index import INDEX
+from mds_core.storage import open_storage
+from mds_spark.options import SAVE_MODE
+from mds_spark.source import MDSDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MODES = {"error": "errorifexists", "default": "errorifexists", "errorifexists": "errorifexists", "ignore": "ignore"}
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("mds")` known to a session, classic or Connect, with all four save modes.
+
+    Calling it again does no harm. Other formats' writers stay as they are.
+
+    Example:
+        >>> register(spark)
+        >>> df.write.format("mds").save("/data/reviews")
+    """
+    spark.dataSource.register(MDSDataSource)
+    _bring_save_modes(readwriter.DataFrameWriter)
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        from pyspark.sql.connect import readwriter as connect
+
+        _bring_save_modes(connect.DataFrameWriter)
+
+
+def _bring_save_modes(writer: Any) -> None:
+    if hasattr(writer, "_mds_save"):
+        return
+    plain_format, plain_mode, plain_save = writer.format, writer.mode, writer.save
+
+    @functools.wraps(plain_format)
+    def format(self: Any, source: str) -> Any:
+        self._mds_source = source
+        return plain_format(self, source)
+
+    @functools.wraps(plain_mode)
+    def mode(self: Any, saveMode: str | None) -> Any:
+        if saveMode is not None:
+            self._mds_mode = saveMode
+        return plain_mode(self, saveMode)
+
+    @functools.wraps(plain_save)
+    def save(
+        self: Any,
+        path: str | None = None,
+        format: str | None = None,
+        mode: str | None = None,
+        partitionBy: Any = None,
+        **options: Any,
+    ) -> Any:
+        if str(format or getattr(self, "_mds_source", "")).lower() != MDSDataSource.name():
+            return plain_save(self, path, format, mode, partitionBy, **options)
+        wanted = str(mode or getattr(self, "_mds_mode", "errorifexists"))
+        enforced = _MODES.get(wanted.lower())
+        if enforced is None:
+            return plain_save(self, path, format, mode, partitionBy, **{**options, SAVE_MODE: "append"})
+        if enforced == "ignore" and path is not None and _is_there(path):
+            return None
+        try:
+            return plain_save(self, path, format, "append", partitionBy, **{**options, SAVE_MODE: enforced})
+        finally:
+            self.mode(wanted)
+
+    writer.format, writer.mode, writer.save, writer._mds_save = format, mode, save, plain_save
+
+
+def _is_there(path: str) -> bool:
+    """Tell whether the client sees a data set at a path; where it doesn't, the server looks."""
+    try:
+        return open_storage(path).read(INDEX) is not None
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,269 @@
+"""Spark type <-> encoding, and Arrow columns between Spark's types and what the format stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from mds_core.encodings import Array, Encoding, Json, get_encoding
+from mds_spark.json_columns import from_json, to_json
+
+_SIMPLE: dict[type[T.DataType], str] = {
+    T.ByteType: "int8",
+    T.ShortType: "int16",
+    T.IntegerType: "int32",
+    T.LongType: "int64",
+    T.FloatType: "float32",
+    T.DoubleType: "float64",
+    T.BooleanType: "uint8",
+    T.StringType: "str",
+    T.CharType: "str",
+    T.VarcharType: "str",
+    T.BinaryType: "bytes",
+    T.DecimalType: "str_decimal",
+    T.DateType: "int32",
+    T.TimestampType: "int64",
+    T.TimestampNTZType: "int64",
+    T.DayTimeIntervalType: "int64",
+}
+if hasattr(T, "TimeType"):  # since Spark 4.1: nanoseconds of the day
+    _SIMPLE[T.TimeType] = "int64"
+
+_NESTED = (T.StructType, T.MapType, T.ArrayType, T.VariantType)
+_ELEMENTS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType, T.BooleanType)
+_TEXTS = (T.StringType, T.CharType, T.VarcharType)
+_VECTORS = ("pyspark.ml.linalg", "pyspark.mllib.linalg")
+
+# Spark has no unsigned numbers: the next larger type holds them.
+_SPARK_OF_NUMBER: dict[str, T.DataType] = {
+    "int": T.LongType(),
+    "int8": T.ByteType(),
+    "int16": T.ShortType(),
+    "int32": T.IntegerType(),
+    "int64": T.LongType(),
+    "uint8": T.ShortType(),
+    "uint16": T.IntegerType(),
+    "uint32": T.LongType(),
+    "uint64": T.DecimalType(20, 0),
+    "float16": T.FloatType(),
+    "float32": T.FloatType(),
+    "float64": T.DoubleType(),
+    "str_float": T.DoubleType(),
+}
+_AS_TEXT = ("str", "json", "str_int", "str_decimal")
+
+
+def is_vector(kind: T.DataType) -> bool:
+    """Tell whether a type is Spark ML's Vector."""
+    return isinstance(kind, T.UserDefinedType) and type(kind).__name__ == "VectorUDT" and kind.module() in _VECTORS
+
+
+def default_encoding(kind: T.DataType) -> str:
+    """Give the encoding of a Spark type.
+
+    Raises:
+        ValueError: no encoding holds it; the message says what to do.
+    """
+    if is_vector(kind):
+        return "ndarray:float64"
+    if isinstance(kind, T.ArrayType) and isinstance(kind.elementType, _ELEMENTS):
+        return f"ndarray:{_SIMPLE[type(kind.elementType)]}"
+    if isinstance(kind, _NESTED):
+        _check_nested(kind)
+        return "json"
+    for simple, encoding in _SIMPLE.items():
+        if isinstance(kind, simple):
+            return encoding
+    raise ValueError(_advice(kind))
+
+
+def _advice(kind: T.DataType) -> str:
+    if isinstance(kind, T.YearMonthIntervalType):
+        return "Spark hands no year-month intervals to Python; write months: CAST(CAST(c AS INTERVAL MONTH) AS INT)"
+    if isinstance(kind, T.NullType):
+        return "a column of nothing but nulls; leave it out, or cast it to a type and fill it"
+    return "no encoding holds it; cast it to a supported type, or leave it out"
+
+
+def _check_nested(kind: T.DataType) -> None:
+    """Refuse what JSON or Spark's Arrow channel can't carry inside a nested type."""
+    if isinstance(kind, T.StructType):
+        if len(set(kind.names)) < len(kind.names):
+            raise ValueError(f"fields of one name inside a struct, {kind.names}; rename them")
+        for field in kind.fields:
+            _check_nested(field.dataType)
+    elif isinstance(kind, T.ArrayType):
+        _check_nested(kind.elementType)
+    elif isinstance(kind, T.MapType):
+        _check_nested(kind.keyType)
+        _check_nested(kind.valueType)
+    elif not isinstance(kind, (*_SIMPLE, T.VariantType, T.NullType)):
+        raise ValueError(f"inside it, {kind.simpleString()}: {_advice(kind)}")
+
+
+def check_encoding(kind: T.DataType, name: str) -> None:
+    """Check that a column of a Spark type can have the encoding that the option `columns` gives it.
+
+    Raises:
+        ValueError: it can't; the message says what would do.
+    """
+    get_encoding(name)
+    usual = default_encoding(kind)
+    if isinstance(kind, T.BinaryType):
+        if name == "json":
+            raise ValueError("json holds no binary; choose bytes, or the encoding whose bytes the column holds")
+        return  # bytes are stored as they are
+    if name in ("json", usual):
+        return
+    if isinstance(kind, _TEXTS):
+        fits = False
+    elif isinstance(kind, T.ArrayType) or is_vector(kind):
+        fits = name.startswith("ndarray") and isinstance(_innermost(kind), _ELEMENTS)
+    elif isinstance(kind, _NESTED):
+        fits = False
+    else:
+        number = get_encoding(name).size is not None and not name.startswith("ndarray")
+        decimal = isinstance(kind, T.DecimalType)
+        fits = number or name == ("str_decimal" if decimal else "str_float" if _is_float(kind) else "str_int")
+    if not fits:
+        raise ValueError(f"encoding {name} holds no {kind.simpleString()}; its usual encoding is {usual}")
+
+
+def _is_float(kind: T.DataType) -> bool:
+    return isinstance(kind, T.FloatType | T.DoubleType)
+
+
+def _innermost(kind: T.DataType) -> T.DataType:
+    while isinstance(kind, T.ArrayType):
+        kind = kind.elementType
+    return T.DoubleType() if is_vector(kind) else kind
+
+
+def spark_type(encoding: str, sample: pa.Array | None) -> T.DataType:
+    """Give the Spark type of a column that Spark did not write.
+
+    Args:
+        encoding: its name.
+        sample: the column's first value as Arrow array, from which an ndarray has its dtype and dimensions; None
+            if there is none.
+    """
+    if encoding in _SPARK_OF_NUMBER:
+        return _SPARK_OF_NUMBER[encoding]
+    if encoding in _AS_TEXT:
+        return T.StringType()
+    if encoding.startswith("ndarray"):
+        kind = sample.type if sample is not None else pa.list_(pa.float64())
+        depth = 0
+        while pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            kind, depth = kind.value_type, depth + 1
+        spark = _SPARK_OF_NUMBER[np.dtype(kind.to_pandas_dtype()).name]
+        for _ in range(depth):
+            spark = T.ArrayType(spark, False)
+        return spark
+    return T.BinaryType()
+
+
+def arrow_schema(schema: T.StructType) -> pa.Schema:
+    """Give the Arrow schema in which Spark takes rows of a Spark schema."""
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except TypeError:  # before Spark 4.2
+        return to_arrow_schema(schema)
+
+
+def stored_column(column: pa.Array, kind: T.DataType, encoding: Encoding) -> pa.Array:
+    """Turn a column that came from Spark into one that `columnar.encode_batch` encodes."""
+    if isinstance(encoding, Json):
+        return to_json(column, kind)
+    if is_vector(kind):
+        return _dense(column)
+    return column
+
+
+def spark_column(column: pa.Array, kind: T.DataType, encoding: Encoding, target: pa.DataType) -> pa.Array:
+    """Turn a column that `columnar.decode_columns` gave into one of a Spark type.
+
+    Args:
+        column: the decoded column.
+        kind: the Spark type.
+        encoding: the column's encoding.
+        target: the Arrow type of `kind`.
+    """
+    if isinstance(encoding, Json) and not isinstance(kind, _TEXTS):
+        return from_json(column, kind, target)
+    if is_vector(kind):
+        return _vectors(column, target)
+    if isinstance(encoding, Array) and not _is_list(column.type):
+        raise ValueError(f"arrays without dimensions are no {kind.simpleString()}")
+    return column.cast(target)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _dense(column: pa.Array) -> pa.Array:
+    """Turn ML vectors, struct<type, size, indices, values>, sparse (type 0) or dense (1), into lists of all values."""
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    sparse = pc.equal(pc.struct_field(column, "type"), 0)
+    values = pc.struct_field(column, "values")
+    if not pc.any(sparse).as_py():
+        return pc.if_else(column.is_valid(), values, None) if column.null_count else values
+    lengths = pc.if_else(sparse, pc.struct_field(column, "size"), pc.list_value_length(values))
+    lengths = pc.if_else(column.is_valid(), lengths, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    ends = np.cumsum(lengths)
+    flat = np.zeros(int(ends[-1]), np.float64)
+    is_sparse = pc.fill_null(sparse, False).to_numpy(zero_copy_only=False)
+    counts = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    # Where each stored value goes: its vector's start, plus its index, or for dense vectors its place.
+    place = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    place[np.repeat(is_sparse, counts)] = pc.struct_field(column, "indices").filter(sparse).flatten().to_numpy()
+    flat[np.repeat(ends - lengths, counts) + place] = values.flatten().to_numpy()
+    offsets = pa.array(np.concatenate([[0], ends]), pa.int32())
+    mask = column.is_null() if column.null_count else None
+    return pa.ListArray.from_arrays(offsets, pa.array(flat), mask=mask)
+
+
+def _vectors(column: pa.Array, target: pa.DataType) -> pa.Array:
+    rows = len(column)
+    fields = {
+        "type": pa.array([1] * rows, pa.int8()),
+        "size": pa.nulls(rows, pa.int32()),
+        "indices": pa.nulls(rows, pa.list_(pa.int32())),
+        "values": column,
+    }
+    return pa.StructArray.from_arrays(
+        [fields[target.field(i).name].cast(target.field(i).type) for i in range(target.num_fields)],
+        fields=[target.field(i) for i in range(target.num_fields)],
+    )
+
+
+def without_nullability(schema: Any) -> Any:
+    """Give a schema or type in JSON without what says where nulls may be, and without comments."""
+    if isinstance(schema, dict):
+        left_out = ("nullable", "containsNull", "valueContainsNull", "metadata")
+        return {key: without_nullability(value) for key, value in schema.items() if key not in left_out}
+    return [without_nullability(value) for value in schema] if isinstance(schema, list) else schema
+
+
+def check_trusted(schema: Any) -> None:
+    """Refuse a schema in JSON, from an untrusted index, that would import code: user-defined types but ML's Vector.
+
+    Raises:
+        ValueError: it names another class.
+    """
+    todo = [schema]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            if value.get("type") == "udt" and value.get("pyClass") not in [f"{m}.VectorUDT" for m in _VECTORS]:
+                raise ValueError(f"the schema in the index names a class to be imported, {value.get('pyClass')!r}")
+            todo += value.values()
+        elif isinstance(value, list):
+            todo += value

@@ -1,0 +1,219 @@
+"""A write: what each task does, and what the driver does when all have ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from mds_core.columnar import encode_batch, null_rows
+from mds_core.encodings import get_encoding
+from mds_core.errors import EncodeError, FormatError
+from mds_core.index import INDEX, Index, Shard, publish_index, read_index
+from mds_core.storage import Storage, open_storage
+from mds_core.writer import ShardWriter
+from mds_spark.options import WriteOptions
+from mds_spark.types import stored_column, without_nullability
+
+log = logging.getLogger("mds_spark")
+
+# Batches are encoded in slices of about this many bytes: what is beside the shards in memory stays small.
+_BYTES_AT_ONCE = 1 << 23
+
+
+@dataclass
+class TaskShards(WriterCommitMessage):
+    """What a task wrote: its shards, in order, and how many rows it left out for nulls in each column."""
+
+    shards: list[Shard] = field(default_factory=list)
+    dropped_rows: int = 0
+    nulls: dict[str, int] = field(default_factory=dict)
+
+
+class MDSDataSourceWriter(DataSourceArrowWriter):
+    """Writes a DataFrame as MDS: Spark runs `write` in each task, and `commit` or `abort` on the driver.
+
+    Raises:
+        ValueError, FileExistsError, FormatError: the data set that is there does not allow this write.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType):
+        self.options = options
+        self.schema = schema
+        self.write_id = uuid.uuid4().hex[:16]
+        self.staging = f".mds-{self.write_id}"
+        storage = open_storage(options.path)
+        existing = read_index(storage) if storage.read(INDEX) is not None else None
+        self.ignored = existing is not None and options.save_mode == "ignore"
+        if not self.ignored:
+            self._merged(existing, [])
+            storage.make_staging(self.staging)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskShards:
+        """Write a partition's batches as shards."""
+        context = TaskContext.get()
+        assert context is not None
+        prefix = f"shard.{self.write_id}.{context.partitionId():05d}.{context.taskAttemptId()}"
+        message = TaskShards()
+        if self.ignored:
+            for _ in iterator:
+                pass
+            return message
+        storage = open_storage(self.options.path)
+        shards = ShardWriter(storage, self.options.layout, (prefix + ".{:05d}.mds").format, self.staging)
+        nulls: Counter[str] = Counter()
+        row = 0
+        try:
+            for batch in iterator:
+                for part in _slices(batch):
+                    kept = self._without_nulls(part, nulls, row)
+                    message.dropped_rows += part.num_rows - kept.num_rows
+                    try:
+                        encoded = encode_batch(kept, self.options.layout)
+                    except EncodeError as error:
+                        raise ValueError(
+                            f"row {row + error.row} of partition {context.partitionId()}: {error.reason}"
+                        ) from None
+                    shards.append(encoded.data, encoded.sizes)
+                    row += part.num_rows
+            message.shards = shards.finish()
+        except BaseException:
+            shards.abort()
+            raise
+        message.nulls = dict(nulls)
+        return message
+
+    def _without_nulls(self, batch: pa.RecordBatch, nulls: Counter[str], row: int) -> pa.RecordBatch:
+        """Give the batch as it is to be encoded, without rows that hold a null; count the nulls of each column."""
+        columns = {}
+        wrong = np.zeros(batch.num_rows, bool)
+        found: Counter[str] = Counter()
+        for name, encoding in self.options.layout.columns.items():
+            kind = self.schema[name].dataType
+            columns[name] = stored_column(
+                batch.column(batch.schema.get_field_index(name)), kind, get_encoding(encoding)
+            )
+            rows = null_rows(columns[name], get_encoding(encoding))
+            if rows is not None:
+                wrong |= rows
+                found[name] = int(rows.sum())
+        whole = pa.RecordBatch.from_pydict(columns)
+        if not found:
+            return whole
+        if not self.options.drop_nulls:
+            held = ", ".join(f"column {name!r} holds {count}" for name, count in found.items())
+            raise ValueError(
+                f"a null has no place in MDS: {held} (in {batch.num_rows} rows from row {row} of the partition); fill "
+                "them, or write with option nulls=drop to leave such rows out"
+            )
+        nulls.update(found)
+        return whole.filter(pa.array(~wrong))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish the index over all tasks' shards, in partition order; then clean up."""
+        if self.ignored:
+            return
+        storage = open_storage(self.options.path)
+        tasks = [message for message in messages if isinstance(message, TaskShards)]
+        if len(tasks) != len(messages):
+            raise ValueError(f"{len(messages) - len(tasks)} of {len(messages)} tasks did not report; write again")
+        shards = [shard for task in tasks for shard in task.shards]
+        _check_stored(storage, shards)
+        before, after = publish_index(storage, lambda existing: self._merged(existing, shards))
+        named = {shard.stored.basename for shard in after.shards}
+        if before is not None and self.options.save_mode == "overwrite":
+            for shard in before.shards:
+                if shard.stored.basename not in named:
+                    storage.delete(shard.stored.basename)
+        self._clean(storage, named)
+        dropped = sum(task.dropped_rows for task in tasks)
+        if dropped:
+            nulls: Counter[str] = Counter()
+            for task in tasks:
+                nulls.update(task.nulls)
+            log.warning("%s: left out %d rows with nulls (by column: %s)", self.options.path, dropped, dict(nulls))
+
+    def _merged(self, existing: Index | None, shards: list[Shard]) -> Index:
+        """Give the index after this write, or say why there can be none."""
+        own: dict[str, Any] = {} if self.options.foreign_schema else {"schema": json.loads(self.schema.json())}
+        columns = self.options.layout.columns
+        if existing is None or self.options.save_mode == "overwrite":
+            if not shards:
+                own["columns"] = columns
+            return Index(tuple(shards), own)
+        if self.options.save_mode in ("errorifexists", "ignore"):
+            raise FileExistsError(
+                f"{self.options.path}: there is an MDS data set already; choose another path or the mode append, "
+                "overwrite or ignore"
+            )
+        if existing.columns != columns:
+            raise ValueError(_differ(self.options.path, "", existing.columns, columns))
+        if "schema" in existing.own and "schema" in own:
+            kept, new = (_types_by_column(schema) for schema in (existing.own["schema"], own["schema"]))
+            if kept != new:
+                raise ValueError(_differ(self.options.path, "of Spark's type ", kept, new))
+        return Index(existing.shards + tuple(shards), existing.own)
+
+    def _clean(self, storage: Storage, named: set[str]) -> None:
+        """Delete what this write left behind and no index names: files of failed and speculative attempts."""
+        storage.remove_staging(self.staging)  # first: no task of this write can add a file afterwards
+        for name in storage.list():
+            if name.startswith(f"shard.{self.write_id}.") and name not in named:
+                storage.delete(name)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete what this write left behind; sibling tasks that still run fail at their next shard."""
+        if not self.ignored:
+            with contextlib.suppress(OSError, FormatError):
+                storage = open_storage(self.options.path)
+                # The commit may have published before it failed: then its shards stay.
+                data = storage.read(INDEX)
+                named = {s.stored.basename for s in read_index(storage).shards} if data is not None else set()
+                self._clean(storage, named)
+
+
+def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    step = max(1, batch.num_rows * _BYTES_AT_ONCE // max(1, batch.nbytes))
+    for first in range(0, batch.num_rows, step):
+        yield batch.slice(first, step)
+
+
+def _check_stored(storage: Storage, shards: list[Shard]) -> None:
+    for shard in shards:
+        found = storage.size(shard.stored.basename)
+        if found is None:
+            raise FileNotFoundError(
+                f"a task wrote {shard.stored.basename}, but the driver does not see it in {storage.root}: the path "
+                "must be shared by all machines (a mounted volume, a network share), not a disk of each"
+            )
+        if found != shard.stored.bytes:
+            raise OSError(
+                f"{storage.describe(shard.stored.basename)}: a task wrote {shard.stored.bytes} bytes, the driver sees "
+                f"{found}; the file system lost data, write again"
+            )
+
+
+def _types_by_column(schema: Any) -> dict[str, Any]:
+    return {field["name"]: field["type"] for field in without_nullability(schema)["fields"]}
+
+
+def _differ(path: str, what: str, existing: dict[str, Any], new: dict[str, Any]) -> str:
+    words = [f"column {n!r} is missing in the DataFrame" for n in existing if n not in new]
+    words += [f"column {n!r} is not in the data set" for n in new if n not in existing]
+    words += [
+        f"column {n!r} is {what}{existing[n]} in the data set and {new[n]} in the DataFrame"
+        for n in existing
+        if n in new and existing[n] != new[n]
+    ]
+    return f"can't append to {path}: {'; '.join(words)}"
