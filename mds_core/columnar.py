@@ -359,7 +359,9 @@ def _structured(run: list[NDArray[Any]]) -> NDArray[Any]:
     return block
 
 
-def decode_columns(shard: ShardReader, first: int, last: int, names: Sequence[str]) -> dict[str, pa.Array]:
+def decode_columns(
+    shard: ShardReader, first: int, last: int, names: Sequence[str], as_stored: Sequence[str] = ()
+) -> dict[str, pa.Array]:
     """Read neighbouring samples of a shard as Arrow arrays.
 
     Numbers keep their type; `str`, `json`, `str_int` and `str_decimal` become string; `str_float` float64; arrays
@@ -370,6 +372,7 @@ def decode_columns(shard: ShardReader, first: int, last: int, names: Sequence[st
         first: the first sample.
         last: the sample after the last one.
         names: the columns wanted.
+        as_stored: those of them wanted as binary, not decoded.
 
     Returns:
         An array of `last - first` values for each name.
@@ -384,7 +387,9 @@ def decode_columns(shard: ShardReader, first: int, last: int, names: Sequence[st
         starts, sizes = spans[i]
         encoding = shard.encodings[i]
         try:
-            if isinstance(sizes, int):
+            if name in as_stored:
+                columns[name] = _binary_at(shard.data, starts, np.broadcast_to(sizes, starts.shape))
+            elif isinstance(sizes, int):
                 columns[name] = _decode_fixed(shard, starts, encoding)
             else:
                 columns[name] = _decode_variable(_binary_at(shard.data, starts, sizes), encoding)

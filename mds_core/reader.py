@@ -18,13 +18,56 @@ from mds_core.errors import FormatError
 from mds_core.hashing import check_hashes, digest
 from mds_core.index import Index, Shard, read_index
 from mds_core.shard import ShardReader
-from mds_core.storage import open_storage
+from mds_core.storage import Storage, open_storage
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 # A mapped shard costs an entry in the kernel's table of at most 65,530 a process.
 _MOST_OPEN_SHARDS = 1024
+
+
+def open_shard(storage: Storage, shard: Shard, validate_hash: str | None = None) -> ShardReader:
+    """Open and check a shard: memory-mapped, or unpacked to a temporary file without a name, and mapped.
+
+    Args:
+        storage: the data set's folder.
+        shard: the shard's entry in the index.
+        validate_hash: the name of a hash that the files must have, if any.
+
+    Raises:
+        FileNotFoundError: its file is missing.
+        FormatError: its file is not what the index says.
+    """
+    stored = shard.stored
+    path = storage.describe(stored.basename)
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, 2)
+            if size != stored.bytes:
+                raise FormatError(f"{path}: bytes: expected {stored.bytes} as in the index, found {size}")
+            data: Buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    except FileNotFoundError:
+        raise FileNotFoundError(f"shard {path} is missing: the index names it, with {stored.bytes} bytes") from None
+    _check_hash(validate_hash, stored.hashes, data, path)
+    if shard.layout.compression is not None:
+        raw = decompress(data, shard.layout.compression, shard.raw_data.bytes, path)
+        _check_hash(validate_hash, shard.raw_data.hashes, raw, path)
+        with tempfile.TemporaryFile() as file:
+            file.write(raw)
+            file.flush()
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return ShardReader(data, shard, storage.describe(shard.raw_data.basename))
+
+
+def _check_hash(name: str | None, hashes: dict[str, str], data: Buffer, path: str) -> None:
+    if name is None:
+        return
+    if name not in hashes:
+        raise ValueError(f"{path}: no {name} in the index, which has {list(hashes)}; choose one of them")
+    found = digest([data], [name])[name]
+    if found != hashes[name]:
+        raise FormatError(f"{path}: {name}: expected {hashes[name]}, found {found}")
 
 
 class MDSReader:
@@ -114,38 +157,11 @@ class MDSReader:
         """
         shard = self._open.get(number)
         if shard is None:
-            entry = self.shards[number]
-            shard = ShardReader(self._raw_bytes(entry), entry, self._storage.describe(entry.raw_data.basename))
+            shard = open_shard(self._storage, self.shards[number], self._validate_hash)
             if len(self._open) >= _MOST_OPEN_SHARDS:
                 self._open.popitem(last=False)
             self._open[number] = shard
         return shard
-
-    def _raw_bytes(self, shard: Shard) -> Buffer:
-        stored = shard.stored
-        path = self._storage.describe(stored.basename)
-        try:
-            with open(path, "rb") as file:
-                size = file.seek(0, 2)
-                if size != stored.bytes:
-                    raise FormatError(f"{path}: bytes: expected {stored.bytes} as in the index, found {size}")
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-        except FileNotFoundError:
-            raise FileNotFoundError(f"shard {path} is missing: the index names it, with {stored.bytes} bytes") from None
-        self._check_hash(stored.hashes, data, path)
-        if shard.layout.compression is None:
-            return data
-        raw = decompress(data, shard.layout.compression, shard.raw_data.bytes, path)
-        self._check_hash(shard.raw_data.hashes, raw, path)
-        with tempfile.TemporaryFile() as file:
-            file.write(raw)
-            file.flush()
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-    def _check_hash(self, hashes: dict[str, str], data: Buffer, path: str) -> None:
-        name = self._validate_hash
-        if name is not None and digest([data], [name])[name] != hashes[name]:
-            raise FormatError(f"{path}: {name}: expected {hashes[name]}, found {digest([data], [name])[name]}")
 
     def __getstate__(self) -> dict[str, Any]:
         # Memory maps do not travel; a copy in another process opens its own.

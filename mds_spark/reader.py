@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from mds_core.columnar import decode_columns
 from mds_core.encodings import get_encoding
@@ -45,8 +46,8 @@ def infer_schema(options: ReadOptions) -> StructType:
     schema = _kept_schema(index, options.path)
     if schema is not None:
         return schema
-    samples = _first_sample(index, storage, options.validate_hash)
-    return StructType([StructField(name, spark_type(e, samples.get(name)), False) for name, e in index.columns.items()])
+    arrays = _array_types(index, storage, options.validate_hash)
+    return StructType([StructField(name, spark_type(e, arrays.get(name)), False) for name, e in index.columns.items()])
 
 
 def _kept_schema(index: Index, path: str) -> StructType | None:
@@ -62,13 +63,18 @@ def _kept_schema(index: Index, path: str) -> StructType | None:
     return schema
 
 
-def _first_sample(index: Index, storage: Storage, validate_hash: str | None) -> dict[str, pa.Array]:
-    """Give the first sample's arrays: where the encoding does not say dtype and dimensions, it does."""
+def _array_types(index: Index, storage: Storage, validate_hash: str | None) -> dict[str, pa.DataType]:
+    """Give the Arrow type of each ndarray column whose values in the first shard have dtype and dimensions in common."""
     names = [name for name, encoding in index.columns.items() if encoding.startswith("ndarray")]
     entry = next((shard for shard in index.shards if shard.samples), None)
     if entry is None or not names:
         return {}
-    return decode_columns(open_shard(storage, entry, validate_hash), 0, 1, names)
+    shard = open_shard(storage, entry, validate_hash)
+    types = {}
+    for name in names:
+        with contextlib.suppress(FormatError):
+            types[name] = decode_columns(shard, 0, len(shard), [name])[name].type
+    return types
 
 
 class MDSDataSourceReader(DataSourceReader):
@@ -113,7 +119,13 @@ class MDSDataSourceReader(DataSourceReader):
 
     def _batch(self, shard: ShardReader, first: int, last: int) -> pa.RecordBatch:
         target = arrow_schema(self.schema)
-        stored = decode_columns(shard, first, last, self.schema.names)
+        as_stored = [field.name for field in self.schema.fields if isinstance(field.dataType, BinaryType)]
+        try:
+            stored = decode_columns(shard, first, last, self.schema.names, as_stored)
+        except FormatError as error:
+            raise FormatError(
+                f'{error}; to read such a column as its stored bytes, name it binary in spark.read.schema("...")'
+            ) from None
         columns = []
         for field, to in zip(self.schema.fields, target, strict=True):
             encoding = get_encoding(shard.layout.columns[field.name])

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from mds_core.encodings import Array, Encoding, Json, get_encoding
+from mds_core.encodings import Encoding, Json, get_encoding
 from mds_spark.json_columns import from_json, to_json
 
 _SIMPLE: dict[type[T.DataType], str] = {
@@ -144,28 +144,26 @@ def _innermost(kind: T.DataType) -> T.DataType:
     return T.DoubleType() if is_vector(kind) else kind
 
 
-def spark_type(encoding: str, sample: pa.Array | None) -> T.DataType:
+def spark_type(encoding: str, arrays: pa.DataType | None) -> T.DataType:
     """Give the Spark type of a column that Spark did not write.
 
     Args:
         encoding: its name.
-        sample: the column's first value as Arrow array, from which an ndarray has its dtype and dimensions; None
-            if there is none.
+        arrays: for an ndarray, the Arrow type of its values; None if they have none in common.
     """
     if encoding in _SPARK_OF_NUMBER:
         return _SPARK_OF_NUMBER[encoding]
     if encoding in _AS_TEXT:
         return T.StringType()
-    if encoding.startswith("ndarray"):
-        kind = sample.type if sample is not None else pa.list_(pa.float64())
-        depth = 0
-        while pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            kind, depth = kind.value_type, depth + 1
-        spark = _SPARK_OF_NUMBER[np.dtype(kind.to_pandas_dtype()).name]
-        for _ in range(depth):
-            spark = T.ArrayType(spark, False)
-        return spark
-    return T.BinaryType()
+    depth = 0
+    while arrays is not None and _is_list(arrays):
+        arrays, depth = arrays.value_type, depth + 1
+    if arrays is None or not depth:
+        return T.BinaryType()
+    kind = _SPARK_OF_NUMBER[np.dtype(arrays.to_pandas_dtype()).name]
+    for _ in range(depth):
+        kind = T.ArrayType(kind, False)
+    return kind
 
 
 def arrow_schema(schema: T.StructType) -> pa.Schema:
@@ -198,8 +196,6 @@ def spark_column(column: pa.Array, kind: T.DataType, encoding: Encoding, target:
         return from_json(column, kind, target)
     if is_vector(kind):
         return _vectors(column, target)
-    if isinstance(encoding, Array) and not _is_list(column.type):
-        raise ValueError(f"arrays without dimensions are no {kind.simpleString()}")
     return column.cast(target)
 
 
