@@ -17,7 +17,7 @@ from mds_core.encodings import check_safe
 from mds_core.errors import FormatError
 from mds_core.hashing import check_hashes, digest
 from mds_core.index import Index, Shard, read_index
-from mds_core.shard import ShardReader
+from mds_core.shard import Rows, ShardReader
 from mds_core.storage import Storage, open_storage
 
 if TYPE_CHECKING:
@@ -147,6 +147,39 @@ class MDSReader:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for number in range(len(self.shards)):
             yield from self.open_shard(number).iterate()
+
+    def samples(self, ids: Rows) -> list[dict[str, Any]]:
+        """Read many samples, each shard's together; ids are int64[n], in any order."""
+        samples: list[dict[str, Any]] = []
+        for shard, rows, places in self.by_shard(ids):
+            part = shard.read(rows)
+            if places is None:
+                return part
+            samples = samples or [{}] * len(ids)
+            for place, sample in zip(places.tolist(), part, strict=True):
+                samples[place] = sample
+        return samples
+
+    def by_shard(self, ids: Rows) -> Iterator[tuple[ShardReader, Rows, Rows | None]]:
+        """Group samples by their shard.
+
+        Args:
+            ids: sample numbers in the data set, int64[n], in any order.
+
+        Returns:
+            For each shard of theirs: the open shard, the samples' rows in it, and their places among the ids, or
+            None if these are all.
+        """
+        if not len(ids):
+            return
+        numbers = np.searchsorted(self.starts[1:], ids, side="right")
+        if (numbers == numbers[0]).all():
+            yield self.open_shard(int(numbers[0])), ids - self.starts[numbers[0]], None
+            return
+        order = np.argsort(numbers, kind="stable")
+        for places in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
+            number = int(numbers[places[0]])
+            yield self.open_shard(number), ids[places] - self.starts[number], places
 
     def open_shard(self, number: int) -> ShardReader:
         """Give a shard, opened and checked.

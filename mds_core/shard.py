@@ -240,14 +240,17 @@ class ShardReader:
             raise FormatError(f"{self.where}: sample {rows[len(values)]}, column {name!r}: {error}") from None
         return values
 
+    def read(self, rows: Rows) -> list[dict[str, Any]]:
+        """Read many samples."""
+        names = self.layout.column_names
+        values = self.values(rows, range(len(names)))
+        return [dict(zip(names, row)) for row in zip(*values)]  # noqa: B905 - strict costs a tenth
+
     def iterate(self) -> Iterator[dict[str, Any]]:
         """Give all samples in order."""
-        names = self.layout.column_names
         step = self.rows_at_once
         for first in range(0, self.samples, step):
-            rows = np.arange(first, min(first + step, self.samples))
-            for row in zip(*self.values(rows, range(len(names))), strict=True):
-                yield dict(zip(names, row, strict=True))
+            yield from self.read(np.arange(first, min(first + step, self.samples)))
 
     @property
     def rows_at_once(self) -> int:

@@ -24,3 +24,16 @@ def parse_size(value: int | str) -> int:
     if size < 1:
         raise ValueError(f"expected a size of at least 1 byte, found {value!r}")
     return size
+
+
+def parse_count(value: int | str) -> int:
+    """Give the number of a count such as `1000`, `"10k"` or `"1.5m"` (1 k is 1,000).
+
+    Raises:
+        ValueError: not a count, or less than 1.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmbt]?)\s*", str(value).lower(), re.ASCII)
+    count = int(float(match[1]) * {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}[match[2]]) if match else 0
+    if count < 1 or isinstance(value, bool):
+        raise ValueError(f"expected a number of at least 1, such as 1000 or '10k', found {value!r}")
+    return count

@@ -1,0 +1,275 @@
+"""Whole batches, column by column: from shards to what torch's default collation gives, without making samples.
+
+A batch is a dict: tensors for numbers and for arrays of one shape, lists for text and bytes, and what default
+collation makes of everything else. From a worker to the trainer it travels as one block of bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import IterableDataset, default_collate
+
+from mds_core.encodings import Array, Bytes, Encoding, Number, Text, get_encoding
+from mds_core.reader import MDSReader
+from mds_core.shard import Rows, scattered
+from mds_torch.dataset import StreamingDataset
+from mds_torch.world import find_worker
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Values of different sizes back to back: bytes, and int64[n+1] offsets."""
+
+    data: NDArray[np.uint8]
+    offsets: Rows
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, at: slice) -> Ragged:
+        first, last, _ = at.indices(len(self))
+        offsets = self.offsets[first : last + 1]
+        return Ragged(self.data[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+    def values(self, encoding: Encoding) -> list[Any]:
+        """Decode each value."""
+        view, decode = self.data.data, encoding.decode
+        ends = self.offsets.tolist()
+        return [decode(view[a:b]) for a, b in pairwise(ends)]
+
+
+# A column of some samples: an array, values as they are stored, or decoded values.
+Column = NDArray[Any] | Ragged | list[Any]
+
+
+def read_columns(reader: MDSReader, ids: Rows, ragged: bool) -> dict[str, Column]:
+    """Read samples column by column.
+
+    Args:
+        reader: the data set.
+        ids: sample numbers, int64[n], in any order.
+        ragged: give text and bytes as `Ragged`, not as lists.
+    """
+    parts = [(places, _shard_columns(shard, rows, ragged)) for shard, rows, places in reader.by_shard(ids)]
+    if len(parts) == 1:
+        return parts[0][1]
+    order = np.argsort(np.concatenate([places for places, _ in parts]))
+    return {name: _put_together([columns[name] for _, columns in parts], order) for name in reader.columns}
+
+
+def _shard_columns(shard: Any, rows: Rows, ragged: bool) -> dict[str, Column]:
+    columns: dict[str, Column] = {}
+    if not shard.variable:
+        # One gather of whole samples, then a field of it for each column: 4 times as fast as a gather a column.
+        records = shard.records()[rows]
+        for name, encoding in zip(shard.layout.column_names, shard.encodings, strict=True):
+            columns[name] = _typed(records[name], encoding)
+        return columns
+    for name, encoding, (starts, sizes) in zip(
+        shard.layout.column_names, shard.encodings, shard.spans(rows), strict=True
+    ):
+        if isinstance(sizes, int):
+            dtype = encoding.dtype if isinstance(encoding, Number) else f"V{sizes}"
+            columns[name] = _typed(scattered(shard.data, dtype)[starts], encoding)
+        elif isinstance(encoding, Array):
+            stacked = _stacked(shard.data, starts, sizes, encoding)
+            columns[name] = shard.values(rows, [shard.column(name)])[0] if stacked is None else stacked
+        elif ragged and isinstance(encoding, Text | Bytes):
+            pieces = [shard.data[a:b] for a, b in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
+            columns[name] = Ragged(np.concatenate(pieces), np.concatenate([[0], np.cumsum(sizes)]))
+        else:
+            columns[name] = shard.values(rows, [shard.column(name)])[0]
+    return columns
+
+
+def _typed(values: NDArray[Any], encoding: Encoding) -> NDArray[Any]:
+    if isinstance(encoding, Array):
+        assert encoding.dtype is not None
+        assert encoding.shape is not None
+        return np.ascontiguousarray(values).view(encoding.dtype).reshape(len(values), *encoding.shape)
+    return np.ascontiguousarray(values)
+
+
+def _stacked(data: NDArray[np.uint8], starts: Rows, sizes: Rows, encoding: Array) -> NDArray[Any] | None:
+    """Stack arrays that have one shape and dtype; None if they haven't."""
+    size = int(sizes[0])
+    if (sizes != size).any():
+        return None
+    first = encoding.decode(data[starts[0] : starts[0] + size].data)
+    head = size - first.nbytes
+    blocks = scattered(data, f"V{size}")[starts].view(np.uint8).reshape(len(starts), size)
+    if (blocks[:, :head] != blocks[0, :head]).any():
+        return None
+    values = np.ascontiguousarray(blocks[:, head:])
+    return values.view(first.dtype).reshape(len(starts), *first.shape)
+
+
+def _put_together(parts: list[Any], order: Rows) -> Column:
+    """Put the columns of several shards together, in the order in which the samples were asked for."""
+    if all(isinstance(part, np.ndarray) for part in parts) and len({part.shape[1:] for part in parts}) == 1:
+        together: Column = np.concatenate(parts)[order]
+        return together
+    if all(isinstance(part, Ragged) for part in parts):
+        pieces = [part.data[a:b] for part in parts for a, b in pairwise(part.offsets.tolist())]
+        sizes = np.concatenate([np.diff(part.offsets) for part in parts])[order]
+        return Ragged(np.concatenate([pieces[i] for i in order]), np.concatenate([[0], np.cumsum(sizes)]))
+    values = [value for part in parts for value in part]
+    return [values[i] for i in order]
+
+
+@dataclass
+class Packed:
+    """A batch on its way from a worker: one block of bytes, where each column lies in it, and all that has no place.
+
+    `columns` holds, by name: start, dtype and shape of an array; or starts of data and offsets of a `Ragged`.
+    """
+
+    block: Any
+    columns: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    others: dict[str, Any] = field(default_factory=dict)
+
+    def pin_memory(self) -> Packed:
+        """Give the same batch in pinned memory; DataLoader calls it."""
+        return Packed(torch.as_tensor(self.block).pin_memory(), self.columns, self.others)
+
+
+# Up to this size a block goes through the worker's pipe, beyond it through shared memory, which costs more to set up.
+_MOST_IN_PIPE = 1 << 16
+_ALIGNMENT = 64
+
+
+def pack(columns: dict[str, Column]) -> Packed:
+    """Put a batch's columns into one block."""
+    places: dict[str, tuple[Any, ...]] = {}
+    arrays: list[tuple[int, NDArray[Any]]] = []
+    others = {}
+    end = 0
+
+    def place(array: NDArray[Any]) -> int:
+        nonlocal end
+        start = -(-end // _ALIGNMENT) * _ALIGNMENT
+        arrays.append((start, array))
+        end = start + array.nbytes
+        return start
+
+    for name, column in columns.items():
+        if isinstance(column, Ragged):
+            places[name] = (place(column.data), place(column.offsets), len(column))
+        elif isinstance(column, np.ndarray):
+            places[name] = (place(column), column.dtype.str, column.shape)
+        else:
+            others[name] = default_collate(column)
+    block = np.empty(end, np.uint8) if end <= _MOST_IN_PIPE else _shared(end)
+    for start, array in arrays:
+        block[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return Packed(block if end <= _MOST_IN_PIPE else torch.from_numpy(block), places, others)
+
+
+def _shared(size: int) -> NDArray[np.uint8]:
+    # As torch's default collation allocates in workers: straight in shared memory, so that sending copies nothing.
+    storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
+    shared: NDArray[np.uint8] = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+    return shared
+
+
+def unpack(batch: Packed, encodings: dict[str, str]) -> dict[str, Any]:
+    """Cut a packed batch into its columns, in the data set's order."""
+    block = torch.as_tensor(batch.block)
+    raw = block.numpy()
+    columns: dict[str, Any] = {}
+    for name, encoding in encodings.items():
+        if name in batch.others:
+            columns[name] = batch.others[name]
+            continue
+        start, *rest = batch.columns[name]
+        if isinstance(rest[0], str):
+            dtype, shape = np.dtype(rest[0]), rest[1]
+            size = int(np.prod(shape)) * dtype.itemsize
+            columns[name] = torch.from_numpy(raw[start : start + size].view(dtype).reshape(shape))
+        else:
+            offsets = raw[rest[0] : rest[0] + 8 * (rest[1] + 1)].view(np.int64)
+            columns[name] = Ragged(raw[start : start + offsets[-1]], offsets).values(get_encoding(encoding))
+    return columns
+
+
+def collate(columns: dict[str, Column]) -> dict[str, Any]:
+    """Make a batch of columns in the process that trains."""
+    return {
+        name: torch.from_numpy(column) if isinstance(column, np.ndarray) else _collated(column)
+        for name, column in columns.items()
+    }
+
+
+def _collated(column: Any) -> Any:
+    if isinstance(column, list) and isinstance(column[0], str | bytes):
+        return column
+    return default_collate(column)
+
+
+class Samples(IterableDataset[Any]):
+    """This rank's samples of an epoch, dealt in the loader's batches, as a dataset for a DataLoader.
+
+    Args:
+        dataset: whose samples.
+        batch_size: samples a batch.
+        epoch: a shared int64[1] tensor: the loader writes the epoch there, workers read it when they begin.
+    """
+
+    def __init__(self, dataset: StreamingDataset, batch_size: int, epoch: torch.Tensor):
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.dataset.samples(self.ids())
+
+    def ids(self) -> Iterator[Rows]:
+        """Give the ids of this worker's batches, several batches at a time."""
+        return self.dataset.rank_ids(int(self.epoch), self.batch_size, *find_worker())
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+
+class Batches(Samples):
+    """This rank's batches of an epoch, for a DataLoader that does not collate.
+
+    Args:
+        dataset: whose samples.
+        batch_size: samples a batch.
+        epoch: as for `Samples`.
+        drop_last: leave a last, smaller batch out.
+        packed: give `Packed` batches, for the way from a worker to the trainer.
+    """
+
+    def __init__(self, dataset: StreamingDataset, batch_size: int, epoch: torch.Tensor, drop_last: bool, packed: bool):
+        super().__init__(dataset, batch_size, epoch)
+        self.drop_last = drop_last
+        self.packed = packed
+
+    def __iter__(self) -> Iterator[Any]:
+        size = self.batch_size
+        for ids in self.ids():
+            columns = read_columns(self.dataset.reader, ids, self.packed)
+            for first in range(0, len(ids), size):
+                if self.drop_last and first + size > len(ids):
+                    return
+                batch = {name: _part(column, first, min(first + size, len(ids))) for name, column in columns.items()}
+                yield pack(batch) if self.packed else collate(batch)
+
+    def __len__(self) -> int:
+        batches = self.dataset.deal(self.batch_size)
+        return batches.samples_per_rank // self.batch_size if self.drop_last else batches.batches
+
+
+def _part(column: Column, first: int, last: int) -> Column:
+    part = column[first:last]
+    # A copy, where a view would keep the samples of many batches alive.
+    return part.copy() if isinstance(part, np.ndarray) else part
