@@ -6,6 +6,7 @@ collation makes of everything else. From a worker to the trainer it travels as o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -124,32 +125,59 @@ def _put_together(parts: list[Any], order: Rows) -> Column:
     return [values[i] for i in order]
 
 
+def batches_of(columns: dict[str, Column], size: int, drop_last: bool) -> Iterator[dict[str, Any]]:
+    """Cut columns into batches, in the process that trains."""
+    for first, last in _cuts(_length(columns), size, drop_last):
+        yield {name: _collated(column, first, last) for name, column in columns.items()}
+
+
+def _collated(column: Any, first: int, last: int) -> Any:
+    part = column[first:last]
+    if isinstance(part, np.ndarray):
+        # A copy, where a view would keep the samples of many batches alive.
+        return torch.from_numpy(part.copy())
+    return part if isinstance(part[0], str | bytes) else default_collate(part)
+
+
+def _length(columns: dict[str, Column]) -> int:
+    return len(next(iter(columns.values())))
+
+
+def _cuts(samples: int, size: int, drop_last: bool) -> list[tuple[int, int]]:
+    stop = samples - samples % size if drop_last else samples
+    return [(first, min(first + size, samples)) for first in range(0, stop, size)]
+
+
 @dataclass
 class Packed:
-    """A batch on its way from a worker: one block of bytes, where each column lies in it, and all that has no place.
+    """Some batches on their way from a worker: one block of bytes, and where each column lies in it.
 
-    `columns` holds, by name: start, dtype and shape of an array; or starts of data and offsets of a `Ragged`.
+    `places` holds, by name: start, dtype and shape of an array; or, for a `Ragged`, start of the data, start of the
+    offsets, and the number of values. `others` holds what has no place in the block, collated, a value a batch.
     """
 
     block: Any
-    columns: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    others: dict[str, Any] = field(default_factory=dict)
+    samples: int
+    places: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    others: dict[str, list[Any]] = field(default_factory=dict)
 
     def pin_memory(self) -> Packed:
-        """Give the same batch in pinned memory; DataLoader calls it."""
-        return Packed(torch.as_tensor(self.block).pin_memory(), self.columns, self.others)
+        """Give the same batches in pinned memory; DataLoader calls it."""
+        return Packed(torch.as_tensor(self.block).pin_memory(), self.samples, self.places, self.others)
 
 
+# Decoding more at once makes it no faster; a message takes the trainer as long as unpacking this many bytes.
+_BYTES_AT_ONCE = 1 << 22
+_BYTES_A_MESSAGE = 1 << 18
 # Up to this size a block goes through the worker's pipe, beyond it through shared memory, which costs more to set up.
 _MOST_IN_PIPE = 1 << 16
 _ALIGNMENT = 64
 
 
-def pack(columns: dict[str, Column]) -> Packed:
-    """Put a batch's columns into one block."""
-    places: dict[str, tuple[Any, ...]] = {}
+def pack(columns: dict[str, Column], size: int, drop_last: bool) -> Packed:
+    """Put the columns of some batches into one block."""
+    packed = Packed(None, _length(columns))
     arrays: list[tuple[int, NDArray[Any]]] = []
-    others = {}
     end = 0
 
     def place(array: NDArray[Any]) -> int:
@@ -161,15 +189,16 @@ def pack(columns: dict[str, Column]) -> Packed:
 
     for name, column in columns.items():
         if isinstance(column, Ragged):
-            places[name] = (place(column.data), place(column.offsets), len(column))
+            packed.places[name] = (place(column.data), place(column.offsets), len(column))
         elif isinstance(column, np.ndarray):
-            places[name] = (place(column), column.dtype.str, column.shape)
+            packed.places[name] = (place(column), column.dtype.str, column.shape)
         else:
-            others[name] = default_collate(column)
+            packed.others[name] = [_collated(column, *cut) for cut in _cuts(packed.samples, size, drop_last)]
     block = np.empty(end, np.uint8) if end <= _MOST_IN_PIPE else _shared(end)
     for start, array in arrays:
         block[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return Packed(block if end <= _MOST_IN_PIPE else torch.from_numpy(block), places, others)
+    packed.block = block if end <= _MOST_IN_PIPE else torch.from_numpy(block)
+    return packed
 
 
 def _shared(size: int) -> NDArray[np.uint8]:
@@ -179,38 +208,28 @@ def _shared(size: int) -> NDArray[np.uint8]:
     return shared
 
 
-def unpack(batch: Packed, encodings: dict[str, str]) -> dict[str, Any]:
-    """Cut a packed batch into its columns, in the data set's order."""
-    block = torch.as_tensor(batch.block)
-    raw = block.numpy()
+def unpack(packed: Packed, encodings: dict[str, str], size: int, drop_last: bool) -> Iterator[dict[str, Any]]:
+    """Cut what a worker packed into its batches, columns in the data set's order."""
+    raw = torch.as_tensor(packed.block).numpy()
     columns: dict[str, Any] = {}
-    for name, encoding in encodings.items():
-        if name in batch.others:
-            columns[name] = batch.others[name]
-            continue
-        start, *rest = batch.columns[name]
+    for name, (start, *rest) in packed.places.items():
         if isinstance(rest[0], str):
             dtype, shape = np.dtype(rest[0]), rest[1]
-            size = int(np.prod(shape)) * dtype.itemsize
-            columns[name] = torch.from_numpy(raw[start : start + size].view(dtype).reshape(shape))
+            nbytes = math.prod(shape) * dtype.itemsize
+            columns[name] = torch.from_numpy(raw[start : start + nbytes].view(dtype).reshape(shape))
         else:
             offsets = raw[rest[0] : rest[0] + 8 * (rest[1] + 1)].view(np.int64)
-            columns[name] = Ragged(raw[start : start + offsets[-1]], offsets).values(get_encoding(encoding))
-    return columns
-
-
-def collate(columns: dict[str, Column]) -> dict[str, Any]:
-    """Make a batch of columns in the process that trains."""
-    return {
-        name: torch.from_numpy(column) if isinstance(column, np.ndarray) else _collated(column)
-        for name, column in columns.items()
-    }
-
-
-def _collated(column: Any) -> Any:
-    if isinstance(column, list) and isinstance(column[0], str | bytes):
-        return column
-    return default_collate(column)
+            columns[name] = Ragged(raw[start : start + offsets[-1]], offsets).values(get_encoding(encodings[name]))
+    cuts = _cuts(packed.samples, size, drop_last)
+    for number, (first, last) in enumerate(cuts):
+        batch = {}
+        for name in encodings:
+            if name in packed.others:
+                batch[name] = packed.others[name][number]
+            else:
+                part = columns[name][first:last]
+                batch[name] = part.clone() if len(cuts) > 1 and isinstance(part, torch.Tensor) else part
+        yield batch
 
 
 class Samples(IterableDataset[Any]):
@@ -228,25 +247,21 @@ class Samples(IterableDataset[Any]):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[Any]:
-        return self.dataset.samples(self.ids())
-
-    def ids(self) -> Iterator[Rows]:
-        """Give the ids of this worker's batches, several batches at a time."""
-        return self.dataset.rank_ids(int(self.epoch), self.batch_size, *find_worker())
+        return self.dataset.samples(self.dataset.rank_ids(int(self.epoch), self.batch_size, *find_worker()))
 
     def __len__(self) -> int:
         return len(self.dataset)
 
 
 class Batches(Samples):
-    """This rank's batches of an epoch, for a DataLoader that does not collate.
+    """This rank's batches of an epoch, for a DataLoader that does not collate: in a worker, packed, several together.
 
     Args:
         dataset: whose samples.
         batch_size: samples a batch.
         epoch: as for `Samples`.
         drop_last: leave a last, smaller batch out.
-        packed: give `Packed` batches, for the way from a worker to the trainer.
+        packed: for the way from a worker to the trainer.
     """
 
     def __init__(self, dataset: StreamingDataset, batch_size: int, epoch: torch.Tensor, drop_last: bool, packed: bool):
@@ -255,21 +270,15 @@ class Batches(Samples):
         self.packed = packed
 
     def __iter__(self) -> Iterator[Any]:
-        size = self.batch_size
-        for ids in self.ids():
+        at_once = _BYTES_A_MESSAGE if self.packed else _BYTES_AT_ONCE
+        worker, workers = find_worker()
+        for ids in self.dataset.rank_ids(int(self.epoch), self.batch_size, worker, workers, at_once, long_turns=True):
             columns = read_columns(self.dataset.reader, ids, self.packed)
-            for first in range(0, len(ids), size):
-                if self.drop_last and first + size > len(ids):
-                    return
-                batch = {name: _part(column, first, min(first + size, len(ids))) for name, column in columns.items()}
-                yield pack(batch) if self.packed else collate(batch)
+            if self.packed:
+                yield pack(columns, self.batch_size, self.drop_last)
+            else:
+                yield from batches_of(columns, self.batch_size, self.drop_last)
 
     def __len__(self) -> int:
-        batches = self.dataset.deal(self.batch_size)
-        return batches.samples_per_rank // self.batch_size if self.drop_last else batches.batches
-
-
-def _part(column: Column, first: int, last: int) -> Column:
-    part = column[first:last]
-    # A copy, where a view would keep the samples of many batches alive.
-    return part.copy() if isinstance(part, np.ndarray) else part
+        deal = self.dataset.deal(self.batch_size)
+        return deal.samples_per_rank // self.batch_size if self.drop_last else deal.batches

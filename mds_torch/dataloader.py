@@ -72,8 +72,11 @@ class StreamingDataLoader(DataLoader[Any]):
             return
         self._epoch[0] = dataset.next_epoch()
         encodings = dataset.columns
-        for batch in self._loader:
-            yield unpack(batch, encodings) if self._unpacks else batch
+        for loaded in self._loader:
+            if self._unpacks:
+                yield from unpack(loaded, encodings, self.batch_size or 1, self.drop_last)
+            else:
+                yield loaded
 
 
 def _same(batch: Any) -> Any:

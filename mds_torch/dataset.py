@@ -15,6 +15,9 @@ from mds_torch.order import Deal, EpochOrder
 from mds_torch.order.sequence import DEFAULT_BLOCK, Positions
 from mds_torch.world import World, find_worker, find_world
 
+# More rows a turn make no call cheaper.
+_MOST_ROWS_AT_ONCE = 2048
+
 
 class StreamingDataset(IterableDataset[dict[str, Any]]):
     """An MDS data set for training: each sample once an epoch, over all ranks and all DataLoader workers.
@@ -89,6 +92,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         self.num_canonical_nodes = num_canonical_nodes
         self.batch_size = batch_size
         self.epoch = 0
+        self._bytes = sum(shard.raw_data.bytes for shard in self.reader.shards)
         self._given_world = (rank, world_size, local_world_size)
         self._world: World | None = None
         if rank is not None or world_size is not None:
@@ -159,31 +163,39 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         """Give how the global sequence is dealt to the ranks in batches of a size."""
         return Deal(self.size, self._pieces, batch_size, self.world.ranks, self.world.nodes)
 
-    def rank_ids(self, epoch: int, batch_size: int, worker: int, workers: int) -> Iterator[Positions]:
-        """Give the sample ids of this rank's batches worker, worker + workers, ...
+    def rank_ids(
+        self,
+        epoch: int,
+        batch_size: int,
+        worker: int,
+        workers: int,
+        bytes_at_once: int = 1 << 22,
+        long_turns: bool = False,
+    ) -> Iterator[Positions]:
+        """Give the sample ids of this rank's batches of an epoch that belong to a DataLoader worker.
 
         Args:
             epoch: whose order.
             batch_size: samples a batch.
             worker: this DataLoader worker.
             workers: how many there are.
+            bytes_at_once: about how many bytes of samples to give the ids of together.
+            long_turns: workers take turns of one batch, as torch's DataLoader asks them for; with this, of all the
+                batches whose ids are given together.
 
         Returns:
-            Arrays int64[n] of as many batches as are good to decode at once; n is a multiple of the batch size, but
-            for the last.
+            Arrays int64[n] of ids; n is a multiple of the batch size, but for the last.
         """
         order, deal, rank = self.epoch_order(epoch), self.deal(batch_size), self.world.rank
-        step = max(1, self.rows_at_once // batch_size)
-        numbers = range(worker, deal.batches, workers)
-        for first in range(0, len(numbers), step):
-            positions = [deal.batch(rank, number) for number in numbers[first : first + step]]
-            yield order.at(np.concatenate(positions))
-
-    @property
-    def rows_at_once(self) -> int:
-        """How many samples to decode at once: many, to spread the cost of a call, but not many bytes."""
-        total = sum(shard.raw_data.bytes for shard in self.reader.shards)
-        return max(1, min(2048, (1 << 22) * max(1, self.size) // max(1, total)))
+        rows = min(_MOST_ROWS_AT_ONCE, bytes_at_once * self.size // max(1, self._bytes))
+        # Few enough batches together that all workers have a like number of them.
+        together = max(1, min(rows // batch_size, deal.batches // (8 * workers)))
+        turn = together if long_turns else 1
+        step = together // turn
+        turns = range(worker * turn, deal.batches, workers * turn)
+        for first in range(0, len(turns), step):
+            batches = [number for start in turns[first : first + step] for number in range(start, start + turn)]
+            yield order.at(deal.positions(rank, [number for number in batches if number < deal.batches]))
 
     def __getstate__(self) -> dict[str, Any]:
         # A worker that is spawned, not forked, can't ask torch.distributed: it takes the trainer's place along. A

@@ -6,6 +6,7 @@ All ranks have the same number of batches of the same size: in the last one, at 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,13 +37,30 @@ class Deal:
         """How many batches each rank has, the last, smaller one included."""
         return -(-self.samples_per_rank // self.batch_size)
 
-    def batch(self, rank: int, number: int) -> Positions:
-        """Give the positions of a rank's batch, int64[n]; n is the batch size but for the last batch."""
-        first = number * self.ranks * self.batch_size
-        last = min(first + self.ranks * self.batch_size, self.samples_per_rank * self.ranks)
-        size = (last - first) // self.ranks
+    def positions(self, rank: int, batches: Sequence[int]) -> Positions:
+        """Give the positions of some of a rank's batches, one after the other.
+
+        Args:
+            rank: whose.
+            batches: their numbers, rising, at least one.
+
+        Returns:
+            int64[n]; n is a multiple of the batch size, unless the epoch's last batch, which can be smaller, is there.
+        """
+        last = batches[-1] == self.batches - 1 and self.samples_per_rank % self.batch_size
+        full = np.asarray(batches[:-1] if last else batches, np.int64)
+        parts = [self._dealt(rank, full * self.ranks * self.batch_size, self.batch_size)]
+        if last:
+            first = np.array([batches[-1] * self.ranks * self.batch_size])
+            parts.append(self._dealt(rank, first, self.samples_per_rank % self.batch_size))
+        return np.concatenate(parts)
+
+    def _dealt(self, rank: int, starts: Positions, size: int) -> Positions:
+        """Give a rank's positions in global batches that start at `starts` and hold `size` for each rank."""
         if self.nodes == 1:
-            return np.arange(first + rank * size, first + (rank + 1) * size) % self.samples
-        positions = np.arange(first, last) % self.samples
+            mine: Positions = starts[:, None] + np.arange(rank * size, (rank + 1) * size)
+            return mine.reshape(-1) % self.samples
+        positions = (starts[:, None] + np.arange(self.ranks * size)) % self.samples
         node = positions % self.pieces * self.nodes // self.pieces
-        return positions[np.argsort(node, kind="stable")[rank * size : (rank + 1) * size]]
+        by_node = np.argsort(node, axis=1, kind="stable")[:, rank * size : (rank + 1) * size]
+        return np.take_along_axis(positions, by_node, axis=1).reshape(-1)
