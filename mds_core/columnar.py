@@ -7,6 +7,8 @@ samples back to back, its offsets the samples' offsets.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,9 +26,9 @@ from mds_core.encodings import (
     Json,
     Number,
     NumberText,
+    Pickle,
     Text,
     cast_numbers,
-    encode_shape,
     get_encoding,
     little_endian,
 )
@@ -64,6 +66,8 @@ def encode_batch(batch: pa.RecordBatch, layout: Layout) -> Encoded:
     found = batch.schema.names
     if sorted(found) != list(layout.column_names):
         raise ValueError(f"expected the columns {list(layout.column_names)}, found {found}")
+    if not batch.num_rows:  # whatever the types: Arrow may not have seen a value to tell them from
+        return Encoded(memoryview(b""), np.empty(0, np.int64))
     parts: list[Part] = []
     variable: list[Sizes] = []
     for name, encoding in layout.columns.items():
@@ -89,8 +93,7 @@ def encode_column(column: pa.Array, encoding: Encoding) -> tuple[list[Part], Siz
     Raises:
         EncodeError: a null, or a value that the encoding can't hold.
     """
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
+    column = _plain(column)
     nulls = null_rows(column, encoding)
     if nulls is not None:
         count = int(nulls.sum())
@@ -101,10 +104,8 @@ def encode_column(column: pa.Array, encoding: Encoding) -> tuple[list[Part], Siz
         return [cast_numbers(_numbers(column, encoding), encoding.dtype)], None
     if isinstance(encoding, Text) and (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return _with_sizes([column.cast(pa.large_binary() if _is_large(column.type) else pa.binary())])
-    if isinstance(encoding, Array) and _is_list(column.type):
-        encoded = _encode_lists(column, encoding)
-        if encoded is not None:
-            return encoded
+    if isinstance(encoding, Array):
+        return _encode_arrays(column, encoding)
     if isinstance(encoding, NumberText) and _prints_alike(column.type, encoding):
         return _with_sizes([column.cast(pa.string()).cast(pa.binary())])
     return _encode_values(column, encoding)
@@ -116,12 +117,11 @@ def null_rows(column: pa.Array, encoding: Encoding) -> NDArray[np.bool_] | None:
     Returns:
         bool[rows], or None where there is none.
     """
-    if isinstance(column, pa.ExtensionArray):
-        column = column.storage
-    if isinstance(encoding, Json):
+    column = _plain(column)
+    if isinstance(encoding, Json | Pickle):
         return None
     wrong: NDArray[np.bool_] | None = None
-    if column.null_count or pa.types.is_null(column.type):
+    if column.null_count:
         wrong = column.is_null().to_numpy(zero_copy_only=False)
     if isinstance(encoding, Array) and _is_list(column.type):
         elements = column.flatten()  # of the rows that are not null
@@ -131,6 +131,13 @@ def null_rows(column: pa.Array, encoding: Encoding) -> NDArray[np.bool_] | None:
             wrong = np.zeros(len(column), bool) if wrong is None else wrong.copy()
             wrong[parents[inner]] = True
     return wrong
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """Give the values of a column of an extension type or of a dictionary."""
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
@@ -157,38 +164,57 @@ def _stored_as_it_is(column: pa.Array, encoding: Encoding) -> tuple[list[Part], 
         return _encode_values(column, encoding)
     if pa.types.is_fixed_size_binary(column.type):
         column = column.cast(pa.binary())
+    if column.null_count:  # `null_rows` left them to json only
+        column = pc.fill_null(column, b"null")
     sizes = binary_sizes(column)
     if encoding.size is None:
         return [column], sizes
     if (sizes != encoding.size).any():
         row = int(np.flatnonzero(sizes != encoding.size)[0])
         raise EncodeError(f"{sizes[row]} bytes given for {encoding.name}, which has {encoding.size}", row)
+    if not encoding.size:
+        return [], None
     offsets, data = binary_buffers(column)
     return [np.frombuffer(memoryview(data), f"V{encoding.size}", len(column), int(offsets[0]))], None
 
 
-def _numbers(column: pa.Array, encoding: Encoding) -> NDArray[Any]:
+def _numbers(column: pa.Array, encoding: Number | Array) -> NDArray[Any]:
     """Give a column of numbers, booleans, dates or times as the numbers that are stored."""
     kind = column.type
     if pa.types.is_boolean(kind):
         return column.cast(pa.uint8()).to_numpy()  # type: ignore[no-any-return]
     if pa.types.is_date(kind):
-        column = column.cast(pa.date32()).cast(pa.int32())
+        column = _cast(column, pa.date32(), encoding).cast(pa.int32())
     elif pa.types.is_timestamp(kind):
-        column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+        column = _cast(column, pa.timestamp("us", kind.tz), encoding).cast(pa.int64())
     elif pa.types.is_duration(kind):
-        column = column.cast(pa.duration("us")).cast(pa.int64())
+        column = _cast(column, pa.duration("us"), encoding).cast(pa.int64())
     elif pa.types.is_time64(kind):
         column = column.cast(pa.time64("ns")).cast(pa.int64())
-    elif pa.types.is_decimal(kind):
-        target = pa.from_numpy_dtype(np.dtype(encoding.dtype.name)) if isinstance(encoding, Number) else kind
-        try:
-            column = column.cast(target)
-        except pa.ArrowInvalid as error:
-            raise EncodeError(f"a decimal does not fit {encoding.name}: {error}") from None
+    elif pa.types.is_decimal(kind) and encoding.dtype is not None:
+        of_floats = encoding.dtype.kind == "f"
+        column = _cast(column, pa.float64() if of_floats else pa.from_numpy_dtype(encoding.dtype), encoding)
     elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
         raise EncodeError(f"expected numbers for {encoding.name}, found the Arrow type {kind}")
     return column.to_numpy()  # type: ignore[no-any-return]
+
+
+def _cast(column: pa.Array, kind: pa.DataType, encoding: Encoding) -> pa.Array:
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid as error:
+        # Arrow does not tell the row: it is the last one of the shortest start that can't be cast.
+        row = bisect_left(range(len(column)), True, key=lambda last: not _can_cast(column[: last + 1], kind))
+        what = column[row] if pa.types.is_decimal(column.type) else f"a {column.type}"  # which the error names
+        raise EncodeError(f"{what} does not fit {encoding.name}: {error}", row) from None
+
+
+def _can_cast(column: pa.Array, kind: pa.DataType) -> bool:
+    try:
+        column.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _with_sizes(parts: list[Part]) -> tuple[list[Part], Sizes]:
@@ -198,32 +224,27 @@ def _with_sizes(parts: list[Part]) -> tuple[list[Part], Sizes]:
     return parts, sizes
 
 
-def _encode_lists(column: pa.Array, encoding: Array) -> tuple[list[Part], Sizes | None] | None:
-    """Encode arrays that are lists of numbers, nested or not; None where rows must be looked at one by one."""
+def _encode_arrays(column: pa.Array, encoding: Array) -> tuple[list[Part], Sizes | None]:
+    """Encode arrays that are lists of numbers, nested as deep as the arrays have dimensions."""
+    rows = len(column)
     counts: list[Sizes] = []  # of each level: how many elements each list holds
     while _is_list(column.type):
         counts.append(_list_counts(column))
         column = column.flatten()
-    values = _numbers(column, encoding)
-    dtype = encoding.dtype if encoding.dtype is not None else little_endian(values.dtype.name)
-    ends = np.cumsum(counts[0])
-    for level in counts[1:]:
-        ends = np.concatenate([[0], np.cumsum(level)])[ends]  # in elements of the next level
+    shapes = _shapes(counts, rows)
+    ends = np.cumsum(shapes.prod(axis=1))
     try:
+        values = _numbers(column, encoding)
+        dtype = encoding.dtype if encoding.dtype is not None else little_endian(values.dtype.name)
         values = cast_numbers(values, dtype)
     except EncodeError as error:
         raise EncodeError(error.reason, int(np.searchsorted(ends, error.row, side="right"))) from None
     if encoding.shape is not None:
-        if not encoding.size:
-            return None
-        return _encode_static(values, counts, encoding), None
-    if len(counts) > 1:
-        return None
-    head = _shape_heads(counts[0])
+        return _encode_static(values, shapes, encoding), None
+    parts = [_shape_heads(shapes), _binary_of(values, ends)]
     if encoding.dtype is None:
-        code = np.full(len(ends), CODE_OF_DTYPE[dtype.name], np.uint8)
-        return _with_sizes([code, head, _binary_of(values, ends)])
-    return _with_sizes([head, _binary_of(values, ends)])
+        parts.insert(0, np.full(rows, CODE_OF_DTYPE[dtype.name], np.uint8))
+    return _with_sizes(parts)
 
 
 def _list_counts(column: pa.Array) -> Sizes:
@@ -233,23 +254,46 @@ def _list_counts(column: pa.Array) -> Sizes:
     return counts
 
 
-def _encode_static(values: NDArray[Any], counts: list[Sizes], encoding: Array) -> list[Part]:
-    """Encode arrays of one shape, given as lists nested as the shape is, or as flat lists of all values."""
-    assert encoding.shape is not None and encoding.size is not None
-    shape = encoding.shape
-    if len(counts) == 1 and len(shape) > 1:
-        shape = (int(np.prod(shape)),)
-    if len(counts) != len(shape):
-        raise EncodeError(f"expected lists nested {len(shape)} deep for {encoding.name}, found {len(counts)}")
-    parents = np.arange(len(counts[0]))
-    for expected, level in zip(shape, counts, strict=True):
-        if (level != expected).any():
-            wrong = int(np.flatnonzero(level != expected)[0])
+def _shapes(counts: list[Sizes], rows: int) -> NDArray[np.int64]:
+    """Give the shape of each row's array, int64[rows, dimensions]: all lists at a level must be equally long.
+
+    Lists that are not there, as the one around them is empty, count as empty: a column's arrays all have the same
+    number of dimensions.
+    """
+    shapes = np.zeros((rows, len(counts)), np.int64)
+    lists = np.ones(rows, np.int64)  # how many lists of this level each row has
+    for axis, level in enumerate(counts):
+        some = lists > 0
+        shapes[some, axis] = level[(np.cumsum(lists) - lists)[some]]
+        different = np.flatnonzero(level != np.repeat(shapes[:, axis], lists))
+        if len(different):
+            row = int(np.repeat(np.arange(rows), lists)[different[0]])
             raise EncodeError(
-                f"expected {expected} elements for {encoding.name}, found {level[wrong]}", int(parents[wrong])
+                f"not an array: a list of {level[different[0]]} elements beside one of {shapes[row, axis]}", row
             )
-        parents = np.repeat(parents, expected)
-    return [_blocks(values, encoding.size)]
+        lists = lists * shapes[:, axis]
+    return shapes
+
+
+def _encode_static(values: NDArray[Any], shapes: NDArray[np.int64], encoding: Array) -> list[Part]:
+    """Encode arrays of one shape, given as lists nested as the shape is, or as flat lists of all values."""
+    assert encoding.shape is not None
+    assert encoding.size is not None
+    shape, depth = encoding.shape, shapes.shape[1]
+    if depth == 1:
+        shape = (math.prod(shape),)
+    if depth != len(shape):
+        raise EncodeError(f"expected lists nested {len(shape)} deep for {encoding.name}, found {depth}")
+    told = shape.index(0) + 1 if 0 in shape else depth  # lists can't tell what is below an empty one
+    wrong = np.flatnonzero((shapes != shape)[:, :told].any(axis=1))
+    if len(wrong):
+        row = int(wrong[0])
+        raise EncodeError(f"expected an array of shape {shape} for {encoding.name}, found {_tuple(shapes[row])}", row)
+    return [_blocks(values, encoding.size)] if encoding.size else []
+
+
+def _tuple(shape: NDArray[Any]) -> tuple[int, ...]:
+    return tuple(shape.tolist())
 
 
 def _blocks(values: NDArray[Any], size: int) -> NDArray[Any]:
@@ -258,23 +302,24 @@ def _blocks(values: NDArray[Any], size: int) -> NDArray[Any]:
     return np.ndarray((len(data) // size,), f"V{size}", data)
 
 
-def _shape_heads(counts: Sizes) -> Part:
-    """Give the shape of each one-dimensional array, as `encodings.encode_shape` has it for one."""
-    largest = int(counts.max(initial=0))
-    width = next(w for w in range(4) if largest < 1 << (8 << w))
-    widths = np.searchsorted([1 << 8, 1 << 16, 1 << 32], counts, side="right")
-    if (widths == width).all():
-        heads = np.empty(len(counts), [("head", "u1"), ("count", f"<u{1 << width}")])
-        heads["head"], heads["count"] = encode_shape((largest,))[0], counts
+def _shape_heads(shapes: NDArray[np.int64]) -> Part:
+    """Give the shape of each array as `encodings.encode_shape` has it for one."""
+    rows, ndim = shapes.shape
+    widths = np.searchsorted([1 << 8, 1 << 16, 1 << 32], shapes.max(axis=1, initial=0), side="right")
+    first = int(widths[0])
+    if (widths == first).all():
+        heads = np.empty(rows, [("head", "u1"), ("shape", f"<u{1 << first}", (ndim,))])
+        heads["head"], heads["shape"] = ndim << 2 | first, shapes
         return heads
-    sizes = 1 + (1 << widths)
+    sizes = 1 + (ndim << widths)
     ends = np.cumsum(sizes)
     starts = ends - sizes
     data = np.zeros(int(ends[-1]), np.uint8)
-    data[starts] = 4 | widths
-    for w in range(width + 1):
-        rows = np.flatnonzero(widths == w)
-        scattered(data, f"<u{1 << w}")[starts[rows] + 1] = counts[rows]
+    data[starts] = ndim << 2 | widths
+    for width in np.unique(widths).tolist():
+        at = np.flatnonzero(widths == width)
+        for axis in range(ndim):
+            scattered(data, f"<u{1 << width}")[starts[at] + 1 + (axis << width)] = shapes[at, axis]
     return _binary_of(data, ends)
 
 
@@ -322,6 +367,8 @@ def _binary_of(values: NDArray[Any], ends: Sizes) -> pa.Array:
 
 def _join(parts: list[Part], rows: int) -> Encoded:
     """Put the parts of each row one after the other."""
+    if not parts:  # only arrays without elements
+        return Encoded(memoryview(b""), np.zeros(rows, np.int64))
     joined = [run if isinstance(run, pa.Array) else _structured(run) for run in _runs(parts)]
     if len(joined) == 1 and isinstance(joined[0], np.ndarray):
         block = joined[0]
@@ -401,7 +448,9 @@ def decode_columns(
 def _decode_fixed(shard: ShardReader, starts: Sizes, encoding: Encoding) -> pa.Array:
     if isinstance(encoding, Number):
         return pa.array(scattered(shard.data, encoding.dtype)[starts])
-    assert isinstance(encoding, Array) and encoding.dtype is not None and encoding.shape is not None
+    assert isinstance(encoding, Array)
+    assert encoding.dtype is not None
+    assert encoding.shape is not None
     if encoding.size:
         blocks = scattered(shard.data, f"V{encoding.size}")[starts]
         array = pa.array(blocks.view(encoding.dtype))
@@ -468,11 +517,13 @@ def _decode_arrays(values: pa.Array, encoding: Array) -> pa.Array:
         for axis in range(ndim):
             at = starts[rows] + skip + 1 + (axis << width)
             shapes[rows, axis] = scattered(data, f"<u{1 << width}")[at]
-    # As floats first: a hostile shape can't overflow the product.
-    wrong = shapes.astype(float).prod(axis=1) * dtype.itemsize != sizes - head_sizes
-    if wrong.any() or (shapes < 0).any():
-        row = int(np.flatnonzero(wrong)[0]) if wrong.any() else 0
-        raise FormatError(f"value {row}: {sizes[row]} bytes are not {tuple(shapes[row])} of {dtype.name}")
+    with np.errstate(all="ignore"):  # as floats: a hostile shape can't overflow the product
+        wrong = shapes.astype(float).prod(axis=1) * dtype.itemsize != sizes - head_sizes
+    wrong |= (shapes < 0).any(axis=1)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        shape = _tuple(shapes[row].view(np.uint64))
+        raise FormatError(f"value {row}: {sizes[row] - head_sizes[row]} bytes are not {shape} of {dtype.name}")
     numbers = binary_buffers(_binary_at(data, starts + head_sizes, sizes - head_sizes))[1]
     return _nested(pa.array(np.frombuffer(memoryview(numbers), dtype)), shapes)
 
@@ -489,12 +540,13 @@ def _same(values: NDArray[Any], what: str) -> Any:
 def _nested(values: pa.Array, shapes: NDArray[np.int64]) -> pa.Array:
     """Nest numbers back to back into lists, a level for each dimension; `shapes` is int64[rows, dimensions]."""
     levels: list[Sizes] = []
-    parents = np.ones(len(shapes), np.int64)  # how many lists of this level each row has
+    lists = np.ones(len(shapes), np.int64)  # how many lists of this level each row has
     for axis in range(shapes.shape[1]):
-        if parents.astype(float).sum() > max(len(values), _MOST_EMPTY_LISTS):
-            raise FormatError(f"a shape of more than {_MOST_EMPTY_LISTS} empty arrays")
-        levels.append(np.repeat(shapes[:, axis], parents))
-        parents = parents * shapes[:, axis]
+        level = np.repeat(shapes[:, axis], lists)
+        if level.astype(float).sum() > max(len(values), _MOST_EMPTY_LISTS):
+            raise FormatError(f"shapes of more than {_MOST_EMPTY_LISTS} empty arrays")
+        levels.append(level)
+        lists = lists * shapes[:, axis]
     for counts in reversed(levels):
         offsets = np.concatenate([[0], np.cumsum(counts)])
         large = int(offsets[-1]) > _INT32_END

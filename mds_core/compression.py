@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A compression: the file ending's name, its codec in pyarrow (None: bz2) and its levels (default first)."""
+    """A compression: its codec in pyarrow, its default level and all levels."""
 
-    codec: str | None
+    codec: str
     default: int | None
     levels: range
 
@@ -27,7 +27,7 @@ class Algorithm:
 # The default levels are those of the reference writer's libraries.
 ALGORITHMS = {
     "br": Algorithm("brotli", 11, range(12)),
-    "bz2": Algorithm(None, 9, range(1, 10)),
+    "bz2": Algorithm("bz2", 9, range(1, 10)),
     "gz": Algorithm("gzip", 9, range(1, 10)),
     "lz4": Algorithm("lz4", None, range(1, 13)),
     "snappy": Algorithm("snappy", None, range(0)),
@@ -41,7 +41,7 @@ def parse_compression(text: str) -> tuple[str, int | None]:
     Raises:
         ValueError: an unknown algorithm or level; the message lists what there is.
     """
-    name, colon, level = text.partition(":")
+    name, colon, level = text.partition(":") if isinstance(text, str) else ("", "", "")
     algorithm = ALGORITHMS.get(name)
     if algorithm is None:
         raise ValueError(f"unknown compression {text!r}; expected one of {', '.join(ALGORITHMS)}")
@@ -65,7 +65,7 @@ def compress(data: Buffer, text: str) -> Buffer:
     """Compress a whole shard with `ALGO` or `ALGO:LEVEL`."""
     name, level = parse_compression(text)
     codec = ALGORITHMS[name].codec
-    if codec is None:
+    if codec == "bz2":  # pyarrow has it as a stream only
         return bz2.compress(data, 9 if level is None else level)
     compressed: Buffer = pa.Codec(codec, compression_level=level).compress(pa.py_buffer(data))
     return compressed
@@ -81,19 +81,28 @@ def decompress(data: Buffer, text: str, size: int, where: str) -> Buffer:
     """
     name, _ = parse_compression(text)
     codec = ALGORITHMS[name].codec
-    raw: Buffer
+    # pyarrow's one-step `decompress` does not tell when the data is shorter, and gives memory that nobody wrote to.
     try:
-        if codec is None:
-            unpacker = bz2.BZ2Decompressor()
-            raw = unpacker.decompress(data, max_length=size)
-            found = len(raw) + (0 if unpacker.eof else len(unpacker.decompress(b"", max_length=1)))
-            if not unpacker.eof and found <= size:
-                raise EOFError("the data ends early")
+        if name == "snappy":
+            found = _snappy_size(data)
+            raw: Buffer = pa.Codec(codec).decompress(pa.py_buffer(data), decompressed_size=size)
+            more = b""
         else:
-            raw = pa.Codec(codec).decompress(pa.py_buffer(data), decompressed_size=size)
+            stream = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), codec)
+            raw, more = stream.read_buffer(size), stream.read(1)
             found = memoryview(raw).nbytes
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError) as error:
         raise FormatError(f"{where}: not {name} data that unpacks to {size} bytes: {error}") from None
-    if found != size:
-        raise FormatError(f"{where}: {name} data unpacks to {found} bytes, expected {size}")
+    if found != size or more:
+        raise FormatError(f"{where}: {name} data unpacks to {'more' if more else found} bytes, expected {size}")
     return raw
+
+
+def _snappy_size(data: Buffer) -> int:
+    """Read what raw snappy data starts with: its unpacked size, 7 bits a byte, the lowest first."""
+    size = 0
+    for i, byte in enumerate(bytes(memoryview(data)[:5])):
+        size |= (byte & 127) << 7 * i
+        if byte < 128:
+            break
+    return size

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import struct
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from io import BytesIO
@@ -32,6 +34,7 @@ DTYPE_OF_CODE = {
 CODE_OF_DTYPE = {name: code for code, name in DTYPE_OF_CODE.items()}
 NUMBERS = tuple(CODE_OF_DTYPE)  # the encodings of one number are named as numpy's dtypes
 MAX_DIMENSIONS = 63
+_MOST_BYTES = (1 << 32) - 1  # of a value: offsets in a shard are u32
 
 
 def little_endian(name: str) -> np.dtype[Any]:
@@ -52,7 +55,8 @@ def cast_numbers(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         return values
     if values.dtype.kind not in "biuf":
         raise EncodeError(f"expected numbers for {dtype.name}, found {_describe(values)}")
-    if np.can_cast(values.dtype, dtype, "safe"):
+    inexact = values.dtype.itemsize == 8 and values.dtype.kind in "iu" and dtype.kind == "f"  # safe, says numpy
+    if np.can_cast(values.dtype, dtype, "safe") and not inexact:
         return values.astype(dtype)
     with np.errstate(all="ignore"):
         cast = values.astype(dtype)
@@ -60,14 +64,14 @@ def cast_numbers(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
             if values.dtype.kind == "f":
                 wrong = np.isinf(cast) & np.isfinite(values)
             else:
-                # A float past the integers' end casts back to anything.
+                # A float past the integers' end, or infinite, casts back to anything.
                 beyond = cast.astype(np.float64) >= float(int(np.iinfo(values.dtype).max) + 1)
-                wrong = beyond | (cast.astype(values.dtype) != values)
+                wrong = beyond | np.isinf(cast) | (cast.astype(values.dtype) != values)
         else:
             limits = np.iinfo(dtype)
             if values.dtype.kind == "f":
-                # Limits as floats that are exact: -2**(n-1) and 2**n, the latter excluded.
-                wrong = ~((values >= float(limits.min)) & (values < float(limits.max + 1)))
+                # Limits as floats that are exact: -2**(n-1) and 2**n, the latter excluded; infinite as float16.
+                wrong = ~((values >= float(limits.min)) & (values < float(limits.max + 1)) & np.isfinite(values))
                 wrong |= np.trunc(values) != values
             else:
                 wrong = np.zeros(values.shape, bool)
@@ -83,15 +87,25 @@ def cast_numbers(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
 
 def _range_of(dtype: np.dtype[Any]) -> str:
     if dtype.kind == "f":
-        return f"{dtype.name} (largest {np.finfo(dtype).max})"
+        return f"{dtype.name} (up to {np.finfo(dtype).max}, whole numbers only if exact)"
     return f"{dtype.name} (whole numbers from {np.iinfo(dtype).min} to {np.iinfo(dtype).max})"
 
 
 def _describe(value: object) -> str:
     if isinstance(value, np.ndarray) and value.size == 1:
         value = value.item()
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to print ints of more than 4,300 digits
+        text = "a value too long to print"
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
+
+
+def _as_array(value: object) -> NDArray[Any]:
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; tensors that numpy can't see
+        raise EncodeError(f"{_describe(value)} is not an array: {error}") from None
 
 
 def _as_bytes(value: object) -> bytes | None:
@@ -135,15 +149,21 @@ class Number(Encoding):
         self.name = name
         self.dtype = little_endian("int64" if name == "int" else name)
         self.size = self.dtype.itemsize
+        self._python_type = float if self.dtype.kind == "f" else int
+        letters = {"i": "bhiq", "u": "BHIQ", "f": "?efd"}[self.dtype.kind]
+        self._pack = struct.Struct("<" + letters[self.size.bit_length() - 1]).pack
 
     def _encode(self, value: Any) -> bytes:
-        array = np.asarray(value)
+        if type(value) is self._python_type:  # five times as fast as by way of an array, and as strict
+            with suppress(struct.error, OverflowError):  # what follows says what is wrong
+                return self._pack(value)
+        array = _as_array(value)
         if array.size != 1 or array.ndim or array.dtype.kind not in "biufO":
             raise self._wrong("a number", value)
         if array.dtype.kind == "O":
             if not isinstance(value, int):
                 raise self._wrong("a number", value)
-            raise EncodeError(f"{value!r} does not fit {_range_of(self.dtype)}")
+            raise EncodeError(f"{_describe(value)} does not fit {_range_of(self.dtype)}")
         return cast_numbers(array, self.dtype).tobytes()
 
     def decode(self, data: Data) -> Any:
@@ -202,7 +222,10 @@ class NumberText(Encoding):
         accepted = {"str_int": (int, np.integer), "str_float": (float, int, np.floating, np.integer)}
         if isinstance(value, bool | np.bool_) or not isinstance(value, accepted.get(self.name, Decimal)):
             raise self._wrong(f"a {self.kind.__name__}", value)
-        return str(value).encode()
+        try:
+            return str(value).encode()
+        except ValueError as error:
+            raise EncodeError(f"{_describe(value)} can't be stored as {self.name}: {error}") from None
 
     def decode(self, data: Data) -> Any:
         text = _utf8(self.name, data)
@@ -237,10 +260,16 @@ class Pickle(Encoding):
 
     def encode(self, value: Any) -> bytes:
         """Give the pickle of a value; bytes are pickled like everything else, so that they read back."""
-        return pickle.dumps(value)
+        try:
+            return pickle.dumps(value)
+        except (AttributeError, TypeError, RecursionError, pickle.PicklingError) as error:
+            raise EncodeError(f"{_describe(value)} can't be pickled: {error}") from None
 
     def decode(self, data: Data) -> Any:
-        return pickle.loads(data)
+        try:
+            return pickle.loads(data)
+        except Exception as error:  # whatever the code that it runs raises
+            raise FormatError(f"pkl: can't be read: {type(error).__name__}: {error}") from error
 
 
 class ImageFile(Encoding):
@@ -254,23 +283,23 @@ class ImageFile(Encoding):
 
         if not isinstance(value, Image.Image):
             raise self._wrong("a PIL image or the bytes of its file", value)
-        if self.name == "jpeg" and isinstance(value, JpegImagePlugin.JpegImageFile) and value.filename:
-            # Encoding again would lose quality: keep the file that it was opened from.
-            with open(value.filename, "rb") as file:
-                return file.read()
         out = BytesIO()
         try:
+            if self.name == "jpeg" and isinstance(value, JpegImagePlugin.JpegImageFile) and value.filename:
+                # Encoding again would lose quality: keep the file that it was opened from.
+                with open(value.filename, "rb") as file:
+                    return file.read()
             value.save(out, format=self.name.upper())
         except (OSError, ValueError) as error:
             raise EncodeError(f"{_describe(value)} can't be saved as {self.name}: {error}") from None
         return out.getvalue()
 
     def decode(self, data: Data) -> Image:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
 
         try:
             return Image.open(BytesIO(data))
-        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+        except Exception as error:  # Pillow's parsers raise all sorts of errors on broken files
             raise FormatError(f"{self.name}: not an image: {error}") from None
 
 
@@ -294,13 +323,16 @@ class RawImage(Encoding):
             raise FormatError(f"pil: expected a header of 12 bytes, found {len(data)}")
         width, height, length = np.frombuffer(data, "<u4", 3).tolist()
         mode, pixels = data[12 : 12 + length], data[12 + length :]
-        # At least a bit a pixel: a hostile header can't make us allocate more than the bytes that are there.
-        if width * height > 8 * len(pixels):
+        # At least a bit a pixel: a hostile header can't make us allocate much more than the bytes that are there.
+        if width * height > 8 * len(pixels) or max(width, height) > max(8 * len(pixels), _MOST_EMPTY):
             raise FormatError(f"pil: {len(pixels)} bytes are too few for {width}x{height} pixels")
         try:
             return Image.frombytes(bytes(mode).decode("ascii"), (width, height), pixels)
-        except (ValueError, KeyError, UnicodeDecodeError) as error:
-            raise FormatError(f"pil: {error}") from None
+        except Exception as error:  # Pillow's, of an unknown mode or too few or too many pixels
+            raise FormatError(f"pil: {width}x{height} pixels of mode {bytes(mode[:20])!r}: {error}") from None
+
+
+_MOST_EMPTY = 1 << 16  # of the width or height of an image without pixels, for which Pillow allocates, too
 
 
 class ImageList(Encoding):
@@ -340,13 +372,12 @@ class Array(Encoding):
             self.size = math.prod(shape) * dtype.itemsize
 
     def _encode(self, value: Any) -> bytes:
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise EncodeError(f"not an array: {error}") from None
+        array = _as_array(value)
         head = b""
         dtype = self.dtype
         if dtype is None:
+            if array.dtype.kind == "b":
+                array = array.astype(np.uint8)
             if array.dtype.name not in CODE_OF_DTYPE:
                 raise self._wrong(f"an array of one of {', '.join(CODE_OF_DTYPE)}", array.dtype)
             dtype = little_endian(array.dtype.name)
@@ -371,7 +402,11 @@ class Array(Encoding):
         if len(data) - start != count * dtype.itemsize:
             raise FormatError(f"{self.name}: {len(data) - start} bytes are not {shape} of {dtype.name}")
         # A copy, so that the array is writable and does not keep the whole shard mapped.
-        return np.frombuffer(data, dtype, count, start).reshape(shape).copy()
+        values = np.frombuffer(data, dtype, count, start)
+        try:
+            return values.reshape(shape).copy()
+        except (ValueError, OverflowError):  # no values, and dimensions past numpy's limits
+            raise FormatError(f"{self.name}: no array has the shape {shape}") from None
 
 
 def encode_shape(shape: tuple[int, ...]) -> bytes:
@@ -419,6 +454,8 @@ def get_encoding(name: str) -> Encoding:
     Raises:
         ValueError: the name is no encoding's; the message lists all.
     """
+    if not isinstance(name, str):
+        raise ValueError(f"expected the name of an encoding, found {_describe(name)}")
     if name in _TABLE:
         return _TABLE[name]
     kind, _, rest = name.partition(":")
@@ -433,7 +470,12 @@ def get_encoding(name: str) -> Encoding:
     parts = dims.split(",")
     if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
         raise ValueError(f"encoding {name!r}: expected dimensions like 3,224,224, found {dims!r}")
-    return Array(name, little_endian(dtype), tuple(map(int, parts)))
+    shape = tuple(map(int, parts))
+    if len(shape) > MAX_DIMENSIONS or math.prod(max(1, n) for n in shape) * np.dtype(dtype).itemsize > _MOST_BYTES:
+        raise ValueError(
+            f"encoding {name!r}: expected at most {MAX_DIMENSIONS} dimensions and the {_MOST_BYTES} bytes of a shard"
+        )
+    return Array(name, little_endian(dtype), shape)
 
 
 def check_safe(encodings: dict[str, str], allow_unsafe_types: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import xxhash
@@ -30,17 +30,17 @@ def known_hashes() -> list[str]:
     return sorted({*hashlib.algorithms_available, *_XXHASH} - shake)
 
 
-def check_hashes(names: Iterable[str]) -> tuple[str, ...]:
+def check_hashes(names: Collection[str]) -> tuple[str, ...]:
     """Give the names sorted and without repeats.
 
     Raises:
         ValueError: a name is unknown; the message lists all.
     """
-    names = sorted(set(names))
-    unknown = [name for name in names if name not in known_hashes()]
+    known = known_hashes()
+    unknown = [repr(name) for name in names if name not in known]
     if unknown:
-        raise ValueError(f"unknown hash {', '.join(unknown)}; expected some of {', '.join(known_hashes())}")
-    return tuple(names)
+        raise ValueError(f"unknown hash {', '.join(unknown)}; expected some of {', '.join(known)}")
+    return tuple(sorted(set(names)))
 
 
 def digest(parts: Iterable[Buffer], algorithms: Iterable[str]) -> dict[str, str]:

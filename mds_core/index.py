@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from os import PathLike, fspath
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeAlias
 
 from mds_core.compression import parse_compression
 from mds_core.encodings import get_encoding
@@ -149,13 +150,17 @@ def parse_index(data: bytes, where: str) -> Index:
         FormatError: naming the file, the field, what was found and what was expected.
     """
     try:
-        document = json.loads(data)
+        return _parse(_Check(where), json.loads(data))
+    except FormatError:
+        raise
     except (ValueError, RecursionError) as error:
         raise FormatError(f"{where}: not JSON: {error}") from None
-    check = _Check(where)
+
+
+def _parse(check: _Check, document: Any) -> Index:
     check.kind(document, dict, "the index")
-    if document.get("version") != VERSION:
-        raise FormatError(f"{where}: version: expected {VERSION}, found {document.get('version')!r}")
+    if check.get(document, "version", int, "") != VERSION:
+        raise check.fail("version", str(VERSION), document["version"])
     shards = check.get(document, "shards", list, "")
     layouts: dict[str, Layout] = {}
     parsed = tuple(_parse_shard(check, shard, f"shards[{i}]", layouts) for i, shard in enumerate(shards))
@@ -237,9 +242,10 @@ def _parse_shard(check: _Check, value: Any, path: str, layouts: dict[str, Layout
 
 
 def _parse_layout(check: _Check, value: dict[str, Any], path: str) -> Layout:
-    for key, expected in (("version", VERSION), ("format", "mds")):
-        if value[key] != expected:
-            raise check.fail(f"{path}.{key}", repr(expected), value[key])
+    if check.get(value, "version", int, path) != VERSION:
+        raise check.fail(f"{path}.version", str(VERSION), value["version"])
+    if value["format"] != "mds":
+        raise check.fail(f"{path}.format", "'mds'", value["format"])
     names = check.get(value, "column_names", list, path)
     encodings = check.get(value, "column_encodings", list, path)
     sizes = check.get(value, "column_sizes", list, path)
@@ -248,20 +254,28 @@ def _parse_layout(check: _Check, value: dict[str, Any], path: str) -> Layout:
     size_limit = check.get(value, "size_limit", (int, type(None)), path)
     for i, name in enumerate(names):
         check.kind(name, str, f"{path}.column_names[{i}]")
+    for i, name in enumerate(hashes):
+        check.kind(name, str, f"{path}.hashes[{i}]")
+    if size_limit is not None and size_limit < 0:
+        raise check.fail(f"{path}.size_limit", "a size or null", size_limit)
     if not names or names != sorted(set(names)):
         raise check.fail(f"{path}.column_names", "names, sorted and different", names)
     if not len(names) == len(encodings) == len(sizes):
         raise check.fail(f"{path}.column_encodings", f"{len(names)} of encodings and of sizes", (encodings, sizes))
     _check_columns(check, dict(zip(names, encodings, strict=True)))
     for name, encoding, size in zip(names, encodings, sizes, strict=True):
-        if get_encoding(encoding).size != size or isinstance(size, bool):
-            raise check.fail(f"{path}.column_sizes of {name!r}", f"{get_encoding(encoding).size} for {encoding}", size)
+        expected = get_encoding(encoding).size
+        if type(size) is not type(expected) or size != expected:
+            expected_text = "null" if expected is None else str(expected)
+            raise check.fail(f"{path}.column_sizes of {name!r}", f"{expected_text} for {encoding}", size)
     try:
         if compression is not None:
             parse_compression(compression)
         known = check_hashes(hashes)
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise FormatError(f"{check.where}: {path}: {error}") from None
+    if hashes != list(known):
+        raise check.fail(f"{path}.hashes", "names, sorted and different", hashes)
     return Layout(tuple(names), tuple(encodings), tuple(sizes), compression, known, size_limit)
 
 
@@ -292,8 +306,10 @@ def _parse_file(check: _Check, value: Any, path: str, hashes: Sequence[str]) -> 
 def is_inside(basename: str) -> bool:
     """Tell whether a basename is a plain relative path that stays inside its data set, on any system."""
     parts = basename.split("/")
-    # A colon is a drive on Windows, a backslash a separator.
-    return not any(part in ("", ".", "..") for part in parts) and not any(c in basename for c in "\\:\0")
+    if any(part in ("", ".", "..") for part in parts):
+        return False
+    # A colon is a drive on Windows, a backslash a separator; lone surrogates are no text that a name could have.
+    return not any(c in "\\:\0" or "\ud800" <= c <= "\udfff" for c in basename)
 
 
 def _check_shards_agree(check: _Check, index: Index) -> None:
@@ -344,7 +360,8 @@ def publish_index(storage: Storage, change: Callable[[Index | None], Index]) -> 
             return before, after
 
 
-Place = str | tuple[str, str]
+Path: TypeAlias = "str | PathLike[str]"
+Place: TypeAlias = "Path | tuple[Path, Path]"
 
 
 def merge_index(
@@ -376,7 +393,7 @@ def merge_index(
     Example:
         >>> merge_index("/data/reviews")
     """
-    if isinstance(source, str | tuple):
+    if isinstance(source, str | PathLike | tuple):
         root = open_storage(_path_of(source))
         folders = sorted({posixpath.dirname(n) for n in root.list() if posixpath.basename(n) == INDEX}, key=_natural)
         if not folders:
@@ -386,12 +403,15 @@ def merge_index(
             raise TypeError("merge_index([path, ...], out): `out`, the folder that gets the index, is missing")
         root = open_storage(_path_of(out))
         folders = [_relative(_path_of(path), root) for path in source]
-    indexes = [(folder, _index_of(root, folder)) for folder in folders]
+    indexes = {folder: _index_of(root, folder) for folder in folders}
 
     def merged(before: Index | None) -> Index:
+        if before is not None and "" in indexes:
+            indexes[""] = before  # which an append may have changed since
+        named = {folder: {_below(folder, shard.stored) for shard in index.shards} for folder, index in indexes.items()}
         shards: dict[str, Shard] = {}
         first: tuple[str, Index] | None = None
-        for folder, index in indexes:
+        for folder, index in indexes.items():
             if first and index.columns and index.columns != first[1].columns:
                 raise ValueError(
                     f"can't merge {root.describe(folder)}: its columns are {index.columns}, "
@@ -400,22 +420,26 @@ def merge_index(
             if first is None and index.columns:
                 first = folder, index
             for shard in index.shards:
-                # What an earlier merge named keeps its place; the subfolder's own entry is the newer one.
+                # What an earlier merge named keeps its place, if the data set that the file is in still has it; that
+                # data set's own entry is the newer one.
                 moved = _moved(shard, folder)
-                shards[moved.stored.basename] = moved
+                name = moved.stored.basename
+                if name in named[_nearest(name, named)]:
+                    shards[name] = moved
         return Index(tuple(shards.values()), first[1].own if first else {})
 
     return publish_index(root, merged)[1]
 
 
 def _path_of(place: Place) -> str:
-    path = place if isinstance(place, str) else place[1] or place[0]
-    return path.removesuffix(INDEX)
+    path = fspath((place[1] or place[0]) if isinstance(place, tuple) else place)
+    folder, slash, name = path.rpartition("/")
+    return (folder + slash or ".") if name == INDEX else path
 
 
 def _natural(folder: str) -> list[tuple[bool, int, str]]:
     """Sort task folders by number: 2 before 10; the root first."""
-    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in folder.split("/") if part]
+    return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in folder.split("/") if part]
 
 
 def _relative(path: str, root: Storage) -> str:
@@ -435,8 +459,20 @@ def _index_of(root: Storage, folder: str) -> Index:
     return parse_index(data, root.describe(name))
 
 
+def _below(folder: str, file: File) -> str:
+    return posixpath.join(folder, file.basename)
+
+
+def _nearest(name: str, folders: Collection[str]) -> str:
+    """Give the innermost of the folders that a file is in."""
+    folder = posixpath.dirname(name)
+    while folder not in folders:
+        folder = posixpath.dirname(folder)
+    return folder
+
+
 def _moved(shard: Shard, folder: str) -> Shard:
     def moved(file: File) -> File:
-        return replace(file, basename=posixpath.join(folder, file.basename))
+        return replace(file, basename=_below(folder, file))
 
     return replace(shard, raw_data=moved(shard.raw_data), zip_data=shard.zip_data and moved(shard.zip_data))

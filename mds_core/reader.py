@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
+import operator
+import os
 import tempfile
 from bisect import bisect_right
 from collections import OrderedDict
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from mds_core.compression import decompress
@@ -43,12 +45,14 @@ def open_shard(storage: Storage, shard: Shard, validate_hash: str | None = None)
     path = storage.describe(stored.basename)
     try:
         with open(path, "rb") as file:
-            size = file.seek(0, 2)
+            size = os.fstat(file.fileno()).st_size
             if size != stored.bytes:
                 raise FormatError(f"{path}: bytes: expected {stored.bytes} as in the index, found {size}")
-            data: Buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
-    except FileNotFoundError:
+            data = _map(file.fileno(), size)
+    except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"shard {path} is missing: the index names it, with {stored.bytes} bytes") from None
+    except IsADirectoryError:
+        raise FormatError(f"{path}: expected a shard of {stored.bytes} bytes, found a folder") from None
     _check_hash(validate_hash, stored.hashes, data, path)
     if shard.layout.compression is not None:
         raw = decompress(data, shard.layout.compression, shard.raw_data.bytes, path)
@@ -56,8 +60,17 @@ def open_shard(storage: Storage, shard: Shard, validate_hash: str | None = None)
         with tempfile.TemporaryFile() as file:
             file.write(raw)
             file.flush()
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            data = _map(file.fileno(), shard.raw_data.bytes)
     return ShardReader(data, shard, storage.describe(shard.raw_data.basename))
+
+
+def _map(descriptor: int, size: int) -> Buffer:
+    """Map an open file. Python's own `mmap` would keep a descriptor open for each, and run out of them."""
+    if not size:
+        return b""
+    with pa.memory_map(f"/dev/fd/{descriptor}") as file:
+        data: Buffer = file.read_buffer()
+    return data
 
 
 def _check_hash(name: str | None, hashes: dict[str, str], data: Buffer, path: str) -> None:
@@ -133,16 +146,19 @@ class MDSReader:
             i = at.__index__()
         except (AttributeError, TypeError):
             if isinstance(at, slice):
-                return [self[i] for i in range(*at.indices(len(self)))]
-            return [self[int(i)] for i in at]
+                return self.samples(np.arange(*at.indices(len(self))))
+            return self.samples(np.array([self._counted_from_start(operator.index(i)) for i in at], np.int64))
+        i = self._counted_from_start(i)
         ends = self._ends
-        if i < 0:
-            i += len(self)
-        if i < 0 or not ends or i >= ends[-1]:
-            raise IndexError(f"sample {at} of a data set of {len(self)} samples at {self._storage.root}")
         number = bisect_right(ends, i)
         shard = self._open.get(number) or self.open_shard(number)
         return shard.sample(i - ends[number] + shard.samples)
+
+    def _counted_from_start(self, at: int) -> int:
+        i = at + len(self) if at < 0 else at
+        if not 0 <= i < len(self):
+            raise IndexError(f"sample {at} of a data set of {len(self)} samples at {self._storage.root}")
+        return i
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for number in range(len(self.shards)):

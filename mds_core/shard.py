@@ -31,11 +31,12 @@ def config_bytes(layout: Layout) -> bytes:
 
 def header_bytes(config: bytes, sizes: NDArray[np.int64]) -> bytes:
     """Give a shard's header: everything before the samples, whose sizes are given."""
-    offsets = np.empty(len(sizes) + 1, np.int64)
-    offsets[0] = 4 + 4 * len(offsets) + len(config)
-    np.cumsum(sizes, out=offsets[1:])
-    offsets[1:] += offsets[0]
-    return np.uint32(len(sizes)).tobytes() + offsets.astype("<u4").tobytes() + config
+    numbers = np.empty(len(sizes) + 2, "<u4")
+    numbers[0] = len(sizes)
+    numbers[1] = start = 4 * len(numbers) + len(config)
+    np.cumsum(sizes, dtype=np.uint32, out=numbers[2:])
+    numbers[2:] += np.uint32(start)
+    return numbers.tobytes() + config
 
 
 def scattered(data: NDArray[np.uint8], dtype: np.dtype[Any] | str) -> NDArray[Any]:
@@ -96,7 +97,8 @@ class ShardReader:
         if config != expected:
             found = config if isinstance(config, dict) else {}
             key = next((k for k in expected if k not in found or found[k] != expected[k]), "keys")
-            raise self._fail(f"config: {key}", f"{expected.get(key, sorted(expected))} as in the index", found.get(key))
+            found_text = repr(found.get(key))[:100]
+            raise self._fail(f"config: {key}", f"{expected.get(key, sorted(expected))!r} as in the index", found_text)
         return offsets
 
     def _check_sizes_are_fixed(self) -> None:
@@ -109,7 +111,7 @@ class ShardReader:
     def _sample_getter(self) -> Callable[[int], dict[str, Any]]:
         """Make the fastest function that reads one sample of this shard's columns."""
         names = self.layout.column_names
-        if not self.variable and all(isinstance(encoding, Number) for encoding in self.encodings):
+        if self.samples and not self.variable and all(isinstance(encoding, Number) for encoding in self.encodings):
             return self._number_getter()
         decoders = [encoding.decode for encoding in self.encodings]
         columns = list(zip(names, self.layout.column_sizes, decoders, strict=True))

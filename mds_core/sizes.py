@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
-_UNITS = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_size(value: int | str) -> int:
@@ -13,14 +14,10 @@ def parse_size(value: int | str) -> int:
     Raises:
         ValueError: not a size.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
-        size = value
-    else:
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?b?)\s*", str(value).lower(), re.ASCII)
-        if match is None or (match[2] and match[2] not in _UNITS and match[2] + "b" not in _UNITS):
-            raise ValueError(f"expected a size such as 67108864 or '64mb', found {value!r}")
-        unit = _UNITS.get(match[2], _UNITS.get(match[2] + "b", 1))
-        size = int(match[1]) * unit if match[1].isdigit() else int(float(match[1]) * unit)
+    match = re.fullmatch(r"\s*(-?\d+(?:\.\d+)?)\s*([kmgt]?)b?\s*", str(value).lower(), re.ASCII)
+    if match is None:
+        raise ValueError(f"expected a size such as 67108864 or '64mb', found {value!r}")
+    size = int(Decimal(match[1]) * _UNITS[match[2]])
     if size < 1:
         raise ValueError(f"expected a size of at least 1 byte, found {value!r}")
     return size
@@ -33,7 +30,7 @@ def parse_count(value: int | str) -> int:
         ValueError: not a count, or less than 1.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmbt]?)\s*", str(value).lower(), re.ASCII)
-    count = int(float(match[1]) * {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}[match[2]]) if match else 0
+    count = int(Decimal(match[1]) * {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}[match[2]]) if match else 0
     if count < 1 or isinstance(value, bool):
         raise ValueError(f"expected a number of at least 1, such as 1000 or '10k', found {value!r}")
     return count

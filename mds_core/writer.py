@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import struct
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,8 +18,8 @@ from numpy.typing import NDArray
 from mds_core.columnar import encode_batch
 from mds_core.compression import check_compression, compress, parse_compression
 from mds_core.encodings import get_encoding
-from mds_core.errors import EncodeError
-from mds_core.hashing import digest
+from mds_core.errors import EncodeError, FormatError
+from mds_core.hashing import check_hashes, digest
 from mds_core.index import INDEX, MAX_SHARD_BYTES, File, Index, Layout, Shard, parse_index
 from mds_core.shard import config_bytes, header_bytes
 from mds_core.sizes import parse_size
@@ -46,13 +48,17 @@ def check_options(
         except (TypeError, ValueError) as error:
             mistakes.append(f"{what}: {error}")
 
-    if not columns:
-        mistakes.append("columns: expected at least one column, found none")
+    if not columns or not isinstance(columns, dict):
+        mistakes.append(f"columns: expected a dict of at least one column's encoding, found {columns!r}")
+        columns = {}
+    unnamed = [name for name in columns if not isinstance(name, str)]
+    if unnamed:
+        mistakes.append(f"columns: expected texts as names, found {unnamed}")
     for name, encoding in columns.items():
         attempt(f"column {name!r}", get_encoding, encoding)
     attempt("compression", check_compression, compression)
-    names = [hashes] if isinstance(hashes, str) else list(hashes or ())
-    attempt("hashes", Layout.of, {}, None, names)
+    names = [hashes] if isinstance(hashes, str) else hashes or ()
+    attempt("hashes", check_hashes, names)
     limit = None if size_limit is None else attempt("size_limit", parse_size, size_limit)
     if limit is not None and limit > MAX_SHARD_BYTES:
         mistakes.append(f"size_limit: a shard holds at most {MAX_SHARD_BYTES} bytes (offsets are u32), found {limit}")
@@ -134,13 +140,12 @@ class ShardWriter:
                 add(done, fits)
                 done = fits
             if done < len(sizes):
-                self._finish_shard()
+                if self._samples or (self._empty_first and not self._names):
+                    self._finish_shard()
                 add(done, done + 1)
                 done += 1
 
     def _finish_shard(self) -> None:
-        if not self._samples and not (self._empty_first and not self._names):
-            return
         self._wait()
         name = self._name(len(self._names))
         sizes = np.concatenate(self._sizes) if self._sizes else np.empty(0, np.int64)
@@ -170,7 +175,8 @@ class ShardWriter:
 
     def finish(self) -> list[Shard]:
         """Store the last shard, wait for all, and give their entries for the index, in order."""
-        self._finish_shard()
+        if self._samples:
+            self._finish_shard()
         self._wait()
         self._pool.shutdown()
         return self._stored
@@ -178,9 +184,11 @@ class ShardWriter:
     def abort(self) -> None:
         """Stop, and delete the shards that were stored."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._samples_data.close()
         ending = f".{parse_compression(self._layout.compression)[0]}" if self._layout.compression else ""
         for name in self._names:
-            self._storage.delete(name + ending)
+            with contextlib.suppress(OSError):  # the error that made us stop is the one to see
+                self._storage.delete(name + ending)
 
 
 class _Spool:
@@ -253,6 +261,8 @@ class MDSWriter:
         self._clear(exist_ok)
         self._encodings = {name: get_encoding(columns[name]) for name in layout.column_names}
         self._shards = ShardWriter(self._storage, layout, "shard.{:05d}.mds".format, empty_first=True)
+        variable = sum(size is None for size in layout.column_sizes)
+        self._pack_sizes = struct.Struct(f"<{variable}I").pack
         self._rows = 0
         self._pending: list[bytes] = []
         self._pending_sizes: list[int] = []
@@ -270,10 +280,10 @@ class MDSWriter:
             )
         data = self._storage.read(INDEX)
         if data is not None:
-            index = parse_index(data, self._storage.describe(INDEX))
             self._storage.delete(INDEX)
-            for shard in index.shards:
-                self._storage.delete(shard.stored.basename)
+            with contextlib.suppress(FormatError):  # a broken index names nothing that could be deleted
+                for shard in parse_index(data, self._storage.describe(INDEX)).shards:
+                    self._storage.delete(shard.stored.basename)
 
     def write(self, sample: dict[str, Any]) -> None:
         """Add one sample, a value for each column.
@@ -296,7 +306,12 @@ class MDSWriter:
             values.append(value)
             if encoding.size is None:
                 sizes.append(len(value))
-        data = b"".join([np.array(sizes, "<u4").tobytes(), *values])
+        try:
+            data = b"".join([self._pack_sizes(*sizes), *values])
+        except struct.error:
+            raise EncodeError(
+                f"row {self._rows}: values of {sizes} bytes: a shard holds at most {MAX_SHARD_BYTES}", self._rows
+            ) from None
         self._pending.append(data)
         self._pending_sizes.append(len(data))
         self._pending_bytes += len(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Protocol
 
 from mds_core.storage.local import LocalStorage
@@ -49,17 +50,19 @@ class Storage(Protocol):
         """Remove a staging folder and what is in it; it is no error if there is none."""
 
 
-def open_storage(path: str) -> Storage:
+def open_storage(path: str | os.PathLike[str]) -> Storage:
     """Give the storage of a data set's path: a folder, or `file://` and a folder.
 
     Raises:
         ValueError: the path's scheme has no backend.
     """
-    scheme, separator, rest = str(path).partition("://")
-    if separator and scheme != "file":
+    path = os.fspath(path)
+    if path.startswith("file:/"):  # with one, two or three slashes, as Hadoop and browsers have them
+        return LocalStorage(path.removeprefix("file:").removeprefix("//"))
+    if "://" in path:
         raise ValueError(
             f"no storage backend for {path!r}; expected a folder on a disk or a mounted file system, or file://FOLDER"
         )
-    if not separator and str(path).startswith("dbfs:/"):
+    if path.startswith("dbfs:/"):
         raise ValueError(f"no storage backend for {path!r}; use its mounted folder, /{path[6:].lstrip('/')} or /dbfs/…")
-    return LocalStorage(rest if separator else str(path))
+    return LocalStorage(path)

@@ -39,14 +39,23 @@ class LocalStorage:
         """Give a file's size in bytes; None if there is none."""
         try:
             return os.stat(self.describe(name)).st_size
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def list(self) -> list[str]:
-        """List the names of all files, at any depth; empty if the folder is not there."""
+        """List the names of all files, at any depth; empty if the folder is not there.
+
+        Raises:
+            OSError: it is not a folder, or one that can't be read.
+        """
+
+        def fail(error: OSError) -> None:  # `os.walk` passes over what it can't list, as if it were empty
+            if not isinstance(error, FileNotFoundError):
+                raise error
+
         return [
             os.path.relpath(os.path.join(folder, file), self.root)
-            for folder, _, files in os.walk(self.root)
+            for folder, _, files in os.walk(self.root, onerror=fail)
             for file in files
         ]
 

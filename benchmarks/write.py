@@ -1,0 +1,214 @@
+"""How fast does a DataFrame become an MDS data set?
+
+    python benchmarks/write.py                # about 15 minutes; --scale 0.1 for a quick look
+
+Four tables, each cached by Spark (local[2], default settings, 2 partitions) before anything is timed. Peers
+take turns on the same cached DataFrame:
+
+- ours        df.write.format("mds"), no compression, no hashes
+- counting    a Python data source that only counts its rows: what Spark takes to hand them over
+- parquet     Spark's own writer, uncompressed
+- reference   mosaicml-streaming's dataframe_to_mds, no compression, in its own environment and Spark session,
+              on the first rows of the same table ("ref. rows")
+
+Rows per second, the median of the repeats after a first run that does not count (processes start and import
+in it); "ours/…" are quotients of these medians. Each write's rows are counted afterwards.
+
+The reference's first seconds go to starting: its figure on small tables (--reference-scale 0.03) is a few times
+below that on the default ones, which take it some seconds.
+
+The last table:
+
+<<< paste it here >>>
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import tables
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+sys.path.insert(0, str(tables.ROOT))
+
+PEERS = ["ours", "counting", "parquet", "reference"]
+HEADER = ["table", "rows", "ref. rows", *PEERS, "ours/reference", "ours/counting", "ours/parquet"]
+
+
+class CountMessage(WriterCommitMessage):
+    def __init__(self, rows):
+        self.rows = rows
+
+
+class CountingWriter(DataSourceArrowWriter):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def write(self, iterator):
+        return CountMessage(sum(batch.num_rows for batch in iterator))
+
+    def commit(self, messages):
+        counted = sum(message.rows for message in messages)
+        assert counted == self.rows, f"counted {counted} rows of {self.rows}"
+
+
+class CountingSource(DataSource):
+    @classmethod
+    def name(cls):
+        return "counting"
+
+    def writer(self, schema, overwrite):
+        return CountingWriter(int(self.options["rows"]))
+
+
+class SparkPeers:
+    """The peers in this process's Spark session."""
+
+    def __init__(self, memory):
+        self.spark = tables.make_spark(memory)
+        self.spark.dataSource.register(CountingSource)
+        self.frame = None
+
+    def load(self, name, rows):
+        if self.frame is not None:
+            self.frame.unpersist(blocking=True)
+        self.frame, self.rows = tables.cached_frame(self.spark, name, rows), rows
+
+    def write(self, peer, path):
+        start = time.perf_counter()
+        getattr(self, peer)(path)
+        seconds = time.perf_counter() - start
+        assert self.written(peer, path) == self.rows, f"{peer}: not all rows were written"
+        return self.rows / seconds
+
+    def ours(self, path):
+        self.frame.write.format("mds").mode("overwrite").save(path)
+
+    def counting(self, path):
+        self.frame.write.format("counting").option("rows", self.rows).mode("append").save()
+
+    def parquet(self, path):
+        self.frame.write.option("compression", "uncompressed").mode("overwrite").parquet(path)
+
+    def written(self, peer, path):
+        if peer == "counting":
+            return self.rows  # checked in its commit
+        if peer == "parquet":
+            return self.spark.read.parquet(path).count()
+        return samples(path)
+
+    def close(self):
+        self.spark.stop()
+
+
+class ReferencePeer:
+    """The reference library: write_peer.py, under its own interpreter."""
+
+    def __init__(self, memory):
+        from tests.reference import reference_python
+
+        script = str(Path(__file__).with_name("write_peer.py"))
+        self.process = subprocess.Popen(
+            [reference_python(), script, memory], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def load(self, name, rows):
+        self.rows = rows
+        self.ask(do="load", name=name, rows=rows)
+
+    def write(self, peer, path):
+        seconds = self.ask(do="write", path=path)
+        assert samples(path) == self.rows, "reference: not all rows were written"
+        return self.rows / seconds
+
+    def ask(self, **request):
+        print(json.dumps(request), file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise RuntimeError("the reference library's process ended; see above")
+        return json.loads(answer)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+
+
+def samples(path):
+    index = json.loads(Path(path, "index.json").read_text())
+    return sum(shard["samples"] for shard in index["shards"])
+
+
+def main():
+    parser = argparse.ArgumentParser(description="How fast does a DataFrame become an MDS data set?")
+    parser.add_argument("--tables", nargs="+", default=list(tables.TABLES), choices=list(tables.TABLES))
+    parser.add_argument("--peers", nargs="+", default=PEERS, choices=PEERS)
+    parser.add_argument("--scale", type=float, default=1, help="of the tables' rows")
+    parser.add_argument("--reference-scale", type=float, default=1, help="of the reference's, on top")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--memory", default="6g", help="of Spark's driver")
+    args = parser.parse_args()
+
+    spark = SparkPeers(args.memory)
+    if "ours" in args.peers:
+        import mds_spark
+
+        mds_spark.register(spark.spark)
+    runners = dict.fromkeys(args.peers, spark)
+    if "reference" in args.peers:
+        runners["reference"] = ReferencePeer(args.memory)
+    lines = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in args.tables:
+            rows = load(name, runners, args.scale, args.reference_scale)
+            rates = measure(name, runners, args.repeat, Path(folder))
+            lines.append([name, *rows, *figures(rates)])
+    for runner in set(runners.values()):
+        runner.close()
+    print(tables.machine_line("pyspark", "pyarrow"))
+    tables.print_table(HEADER, lines)
+
+
+def load(name, runners, scale, reference_scale):
+    """Cache a table in each session; return its rows there."""
+    table = tables.TABLES[name]
+    rows = {}
+    for runner in set(runners.values()):
+        size = table.rows
+        if isinstance(runner, ReferencePeer):
+            size = table.reference_rows * reference_scale
+        rows[type(runner)] = tables.scaled(size, scale)
+        runner.load(name, rows[type(runner)])
+    return [f"{rows[kind]:,}" if kind in rows else "-" for kind in (SparkPeers, ReferencePeer)]
+
+
+def measure(name, runners, repeat, folder):
+    """Return each peer's rows/s: peers take turns, and the first turn does not count."""
+    rates = {peer: [] for peer in runners}
+    for turn in range(repeat + 1):
+        for peer, runner in runners.items():
+            path = tables.empty_folder(folder / peer)
+            rate = runner.write(peer, str(path))
+            tables.empty_folder(path)
+            if turn:
+                rates[peer].append(rate)
+            note = "" if turn else " (first)"
+            print(f"{name} {peer} {rate:,.0f} rows/s{note}", file=sys.stderr, flush=True)
+    return {peer: statistics.median(values) for peer, values in rates.items()}
+
+
+def figures(rates):
+    """Return the peers' cells, and those of ours against each other peer."""
+    cells = [f"{rates[peer]:,.0f}" if peer in rates else "-" for peer in PEERS]
+    for other in ("reference", "counting", "parquet"):
+        both = "ours" in rates and other in rates
+        cells.append(f"{rates['ours'] / rates[other]:.2f}" if both else "-")
+    return cells
+
+
+if __name__ == "__main__":
+    main()
