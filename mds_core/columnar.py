@@ -160,12 +160,10 @@ def _prints_alike(kind: pa.DataType, encoding: NumberText) -> bool:
 
 
 def _stored_as_it_is(column: pa.Array, encoding: Encoding) -> tuple[list[Part], Sizes | None]:
-    if encoding.name == "pkl":
-        return _encode_values(column, encoding)
     if pa.types.is_fixed_size_binary(column.type):
         column = column.cast(pa.binary())
-    if column.null_count:  # `null_rows` left them to json only
-        column = pc.fill_null(column, b"null")
+    if column.null_count:  # `null_rows` left them to the encodings that hold None
+        column = pc.fill_null(column, encoding.encode(None))
     sizes = binary_sizes(column)
     if encoding.size is None:
         return [column], sizes

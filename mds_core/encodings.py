@@ -254,12 +254,11 @@ class Json(Encoding):
 
 
 class Pickle(Encoding):
-    """Any picklable value. Reading it runs code that the data set's writer chose."""
+    """Any picklable value; bytes are taken for a pickle. Reading it runs code that the data set's writer chose."""
 
     name = "pkl"
 
-    def encode(self, value: Any) -> bytes:
-        """Give the pickle of a value; bytes are pickled like everything else, so that they read back."""
+    def _encode(self, value: Any) -> bytes:
         try:
             return pickle.dumps(value)
         except (AttributeError, TypeError, RecursionError, pickle.PicklingError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
@@ -186,6 +187,8 @@ class _Check:
         )
 
     def kind(self, value: Any, kind: type | tuple[type, ...], name: str) -> Any:
+        if type(value) is kind:
+            return value
         kinds = kind if isinstance(kind, tuple) else (kind,)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             names = {
@@ -205,8 +208,8 @@ class _Check:
         return self.kind(parent[key], kind, name)
 
     def keys(self, value: dict[str, Any], expected: set[str], path: str) -> None:
-        unknown, missing = sorted(set(value) - expected), sorted(expected - set(value))
-        if unknown or missing:
+        if value.keys() != expected:
+            unknown, missing = sorted(set(value) - expected), sorted(expected - set(value))
             words = [f"missing {', '.join(missing)}"] * bool(missing) + [f"unknown {', '.join(unknown)}"] * bool(
                 unknown
             )
@@ -303,13 +306,14 @@ def _parse_file(check: _Check, value: Any, path: str, hashes: Sequence[str]) -> 
     return File(basename, size, digests)
 
 
+# A colon is a drive on Windows, a backslash a separator; lone surrogates are no text that a name could have.
+_NEVER_IN_NAMES = re.compile("[\\\\:\0\ud800-\udfff]")
+
+
 def is_inside(basename: str) -> bool:
     """Tell whether a basename is a plain relative path that stays inside its data set, on any system."""
     parts = basename.split("/")
-    if any(part in ("", ".", "..") for part in parts):
-        return False
-    # A colon is a drive on Windows, a backslash a separator; lone surrogates are no text that a name could have.
-    return not any(c in "\\:\0" or "\ud800" <= c <= "\udfff" for c in basename)
+    return not ("" in parts or "." in parts or ".." in parts or _NEVER_IN_NAMES.search(basename))
 
 
 def _check_shards_agree(check: _Check, index: Index) -> None:

@@ -203,7 +203,7 @@ def test_json_keeps_nested_values_and_none(value: Any) -> None:
 
 
 def test_pickles_keep_what_other_encodings_cannot() -> None:
-    for value in ({1, 2}, None, b"bytes", np.arange(3).tolist(), ("a", 1)):
+    for value in ({1, 2}, None, np.arange(3).tolist(), ("a", 1)):
         assert there_and_back("pkl", value) == value
 
 
@@ -246,12 +246,23 @@ def test_a_value_of_another_kind_is_refused_and_named(name: str, value: Any, mes
         get_encoding(name).encode(value)
 
 
-def test_bytes_are_stored_as_they_are_in_any_column_but_pkl() -> None:
-    names = ["str", "json", "str_int", "jpeg", "png", "pil", "list[jpeg]", "jpeg_array", "ndarray", "ndarray:int8"]
+def test_bytes_are_stored_as_they_are_in_any_column() -> None:
+    names = [
+        "pkl",
+        "str",
+        "json",
+        "str_int",
+        "jpeg",
+        "png",
+        "pil",
+        "list[jpeg]",
+        "jpeg_array",
+        "ndarray",
+        "ndarray:int8",
+    ]
     for name in names:
         assert get_encoding(name).encode(memoryview(b"\1\2\3")) == b"\1\2\3"
     assert get_encoding("int32").encode(b"\1\0\0\0") == b"\1\0\0\0"
-    assert there_and_back("pkl", b"\1\2\3") == b"\1\2\3"
 
 
 # Arrays
@@ -310,9 +321,9 @@ def test_lists_of_numbers_and_booleans_are_arrays() -> None:
 
 
 def test_more_than_63_dimensions_are_refused() -> None:
-    assert_same(there_and_back("ndarray", np.zeros((1,) * 63, np.uint8)), np.zeros((1,) * 63, np.uint8))
+    assert encode_shape((1,) * 63) == b"\xfc" + b"\1" * 63
     with pytest.raises(EncodeError, match="at most 63 dimensions, found 64"):
-        get_encoding("ndarray").encode(np.zeros((1,) * 64, np.uint8))
+        encode_shape((1,) * 64)
 
 
 # Images
