@@ -164,7 +164,10 @@ class ShardWriter:
         raw = File(name, sum(memoryview(part).nbytes for part in parts), digest(parts, layout.hashes))
         zipped = None
         if layout.compression is not None:
-            parts = [compress(b"".join(parts), layout.compression)]
+            whole = b"".join(parts)
+            parts = []  # not three shards in memory
+            spool.close()
+            parts = [compress(whole, layout.compression)]
             ending = parse_compression(layout.compression)[0]
             size = memoryview(parts[0]).nbytes
             zipped = File(f"{name}.{ending}", size, digest(parts, layout.hashes))

@@ -86,9 +86,14 @@ class LocalStorage:
             if found != expected:
                 raise OSError(f"{path}: wrote {expected} bytes, but the file system keeps {found}; write it again")
             os.rename(temporary, path)
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+            if isinstance(error, FileNotFoundError) and staging is not None:
+                raise FileNotFoundError(
+                    f"can't store {path}: the folder {folder}, made when the write began, is not there: either the "
+                    "write was aborted, or the path is a disk of each machine where it must be one that all share"
+                ) from None
             raise
 
     def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
