@@ -34,6 +34,7 @@ from mds_core.encodings import (
 )
 from mds_core.errors import EncodeError, FormatError
 from mds_core.index import Layout
+from mds_core.json_text import json_texts
 from mds_core.shard import ShardReader, scattered
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ def encode_column(column: pa.Array, encoding: Encoding) -> tuple[list[Part], Siz
         return _with_sizes([column.cast(pa.large_binary() if _is_large(column.type) else pa.binary())])
     if isinstance(encoding, Array):
         return _encode_arrays(column, encoding)
+    if isinstance(encoding, Json):
+        return _with_sizes([json_texts(column).cast(pa.large_binary())])
     if isinstance(encoding, NumberText) and _prints_alike(column.type, encoding):
         return _with_sizes([column.cast(pa.string()).cast(pa.binary())])
     return _encode_values(column, encoding)

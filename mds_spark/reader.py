@@ -64,7 +64,7 @@ def _kept_schema(index: Index, path: str) -> StructType | None:
 
 
 def _array_types(index: Index, storage: Storage, validate_hash: str | None) -> dict[str, pa.DataType]:
-    """Give the Arrow type of each ndarray column whose values in the first shard have dtype and dimensions in common."""
+    """Give the Arrow type of each ndarray column whose values in the first shard share dtype and dimensions."""
     names = [name for name, encoding in index.columns.items() if encoding.startswith("ndarray")]
     entry = next((shard for shard in index.shards if shard.samples), None)
     if entry is None or not names:

@@ -177,7 +177,7 @@ def arrow_schema(schema: T.StructType) -> pa.Schema:
 def stored_column(column: pa.Array, kind: T.DataType, encoding: Encoding) -> pa.Array:
     """Turn a column that came from Spark into one that `columnar.encode_batch` encodes."""
     if isinstance(encoding, Json):
-        return to_json(column, kind)
+        return to_json(column)
     if is_vector(kind):
         return _dense(column)
     return column
