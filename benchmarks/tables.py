@@ -28,7 +28,8 @@ class Table:
     ddl: str  # for Spark
     encodings: dict[str, str]  # for the MDS writers
     rows: int
-    reference_rows: int  # that the reference writes: enough for some seconds
+    reference_rows: int  # that the reference writes: half a second's work, and
+    reference_long_rows: int  # some seconds' work
     block: int  # rows in a generated batch: some megabytes
 
 
@@ -39,7 +40,8 @@ TABLES = {
         "id bigint, a float, b double, c int",
         {"id": "int64", "a": "float32", "b": "float64", "c": "int32"},
         rows=10_000_000,
-        reference_rows=600_000,
+        reference_rows=20_000,
+        reference_long_rows=600_000,
         block=10_000,
     ),
     "text": Table(
@@ -47,7 +49,8 @@ TABLES = {
         "text string",
         {"text": "str"},
         rows=1_000_000,
-        reference_rows=300_000,
+        reference_rows=10_000,
+        reference_long_rows=300_000,
         block=10_000,
     ),
     "tokens": Table(
@@ -55,7 +58,8 @@ TABLES = {
         "tokens array<int>",
         {"tokens": "ndarray:int32"},
         rows=60_000,
-        reference_rows=30_000,
+        reference_rows=1_000,
+        reference_long_rows=30_000,
         block=500,
     ),
     "images": Table(
@@ -63,7 +67,8 @@ TABLES = {
         "image binary",
         {"image": "bytes"},
         rows=10_000,
-        reference_rows=5_000,
+        reference_rows=300,
+        reference_long_rows=5_000,
         block=100,
     ),
 }

@@ -19,17 +19,17 @@ def main():
     os.dup2(2, 1)
     warnings.simplefilter("ignore")
     spark = tables.make_spark(sys.argv[1])
-    frame = None
+    frames = {}
     for line in requests:
         request = json.loads(line)
         answer = None
+        name, rows = request["name"], request["rows"]
         if request["do"] == "load":
-            name = request["name"]
-            if frame is not None:
-                frame.unpersist(blocking=True)
-            frame = tables.cached_frame(spark, name, request["rows"])
+            for other in [key for key in frames if key[0] != name]:
+                frames.pop(other).unpersist(blocking=True)
+            frames[name, rows] = tables.cached_frame(spark, name, rows)
         else:
-            answer = write(frame, name, request["path"])
+            answer = write(frames[name, rows], name, request["path"])
         print(json.dumps(answer), file=answers, flush=True)
     spark.stop()
 
