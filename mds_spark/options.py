@@ -46,14 +46,16 @@ def write_options(options: dict[str, str], schema: StructType, overwrite: bool) 
     """
     mistakes = _unknown(options, WRITE_OPTIONS)
     path = _path(options, mistakes)
-    columns = _columns(options.get("columns"), schema, mistakes)
+    foreign = FOREIGN_SCHEMA in options
+    columns = _columns(options.get("columns"), schema, foreign, mistakes)
     compression: str | None = options.get("compression", "none").lower()
     if compression in ("none", "uncompressed", ""):
         compression = None
     limit: str | None = options.get("size_limit", str(1 << 26))
     if str(limit).lower() == "none":
         limit = None
-    layout, wrong = check_options(columns, compression, _names(options.get("hashes", "")), limit)
+    # Where no column is right, that is said already: the other options are checked all the same.
+    layout, wrong = check_options(columns or {"any": "bytes"}, compression, _names(options.get("hashes", "")), limit)
     mistakes += wrong if schema.fields else ["the DataFrame has no columns; select at least one"]
     nulls = options.get("nulls", "fail")
     if nulls not in ("fail", "drop"):
@@ -61,7 +63,7 @@ def write_options(options: dict[str, str], schema: StructType, overwrite: bool) 
     if mistakes or layout is None:
         raise ValueError(_all(mistakes, "write"))
     mode = "overwrite" if overwrite else options.get(SAVE_MODE, "append")
-    return WriteOptions(path, layout, nulls == "drop", mode, FOREIGN_SCHEMA in options)
+    return WriteOptions(path, layout, nulls == "drop", mode, foreign)
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,11 @@ def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def _columns(text: str | None, schema: StructType, mistakes: list[str]) -> dict[str, str]:
-    """Give the encoding of each column: the one that the option names, else its type's usual one."""
+def _columns(text: str | None, schema: StructType, encoded: bool, mistakes: list[str]) -> dict[str, str]:
+    """Give the encoding of each column: the one that the option names, else its type's usual one.
+
+    With `encoded`, all columns hold their encodings' bytes already.
+    """
     chosen: Any = {}
     if text is not None:
         try:
@@ -151,7 +156,8 @@ def _columns(text: str | None, schema: StructType, mistakes: list[str]) -> dict[
     for field in schema.fields:
         try:
             if field.name in chosen:
-                check_encoding(field.dataType, chosen[field.name])
+                if not encoded:
+                    check_encoding(field.dataType, chosen[field.name])
                 columns[field.name] = chosen[field.name]
             else:
                 columns[field.name] = default_encoding(field.dataType)

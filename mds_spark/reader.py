@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from mds_core.columnar import decode_columns
 from mds_core.encodings import get_encoding
@@ -93,6 +93,8 @@ class MDSDataSourceReader(DataSourceReader):
         if missing:
             raise ValueError(f"no column {', '.join(missing)} in {options.path}; it has {', '.join(index.columns)}")
         self._shards = [shard for shard in index.shards if shard.samples]
+        kept = _kept_schema(index, options.path) or StructType()
+        self._texts = {field.name for field in kept.fields if isinstance(field.dataType, StringType)}
 
     def partitions(self) -> Sequence[InputPartition]:
         """Group neighbouring shards, so that each partition is worth a task."""
@@ -130,7 +132,8 @@ class MDSDataSourceReader(DataSourceReader):
         for field, to in zip(self.schema.fields, target, strict=True):
             encoding = get_encoding(shard.layout.columns[field.name])
             try:
-                columns.append(spark_column(stored[field.name], field.dataType, encoding, to.type))
+                was_text = field.name in self._texts
+                columns.append(spark_column(stored[field.name], field.dataType, encoding, to.type, was_text))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError, KeyError) as error:
                 raise ValueError(
                     f"{shard.where}: column {field.name!r}, encoding {encoding.name}, can't be read as "

@@ -67,6 +67,7 @@ def _bring_save_modes(writer: Any) -> None:
     ) -> Any:
         if str(format or getattr(self, "_mds_source", "")).lower() != MDSDataSource.name():
             return plain_save(self, path, format, mode, partitionBy, **options)
+        _activate(getattr(self, "_spark", None))
         wanted = str(mode or getattr(self, "_mds_mode", "errorifexists"))
         enforced = _MODES.get(wanted.lower())
         if enforced is None:
@@ -79,6 +80,15 @@ def _bring_save_modes(writer: Any) -> None:
             self.mode(wanted)
 
     writer.format, writer.mode, writer.save, writer._mds_save = format, mode, save, plain_save
+
+
+def _activate(spark: Any) -> None:
+    """Make a session its thread's active one: classic Spark looks Python data sources up there and nowhere else.
+
+    A thread that the user started has none until, for example, `createDataFrame` has run in it.
+    """
+    if hasattr(spark, "_jsparkSession"):
+        spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
 def _is_there(path: str) -> bool:

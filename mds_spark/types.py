@@ -34,6 +34,9 @@ _SIMPLE: dict[type[T.DataType], str] = {
 if hasattr(T, "TimeType"):  # since Spark 4.1: nanoseconds of the day
     _SIMPLE[T.TimeType] = "int64"
 
+_TIMES: tuple[type[T.DataType], ...] = (T.DateType, T.TimestampType, T.TimestampNTZType, T.DayTimeIntervalType)
+if hasattr(T, "TimeType"):
+    _TIMES += (T.TimeType,)
 _NESTED = (T.StructType, T.MapType, T.ArrayType, T.VariantType)
 _ELEMENTS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType, T.BooleanType)
 _TEXTS = (T.StringType, T.CharType, T.VarcharType)
@@ -175,15 +178,19 @@ def arrow_schema(schema: T.StructType) -> pa.Schema:
 
 
 def stored_column(column: pa.Array, kind: T.DataType, encoding: Encoding) -> pa.Array:
-    """Turn a column that came from Spark into one that `columnar.encode_batch` encodes."""
-    if isinstance(encoding, Json):
+    """Turn a column that came from Spark into one that `columnar.encode_batch` encodes; binary is so already."""
+    if isinstance(encoding, Json) and not isinstance(kind, T.BinaryType):
         return to_json(column)
     if is_vector(kind):
         return _dense(column)
-    return column
+    if isinstance(kind, _TIMES):
+        return column.cast(_number_of_time(kind))
+    return column.cast(pa.uint8()) if isinstance(kind, T.BooleanType) else column
 
 
-def spark_column(column: pa.Array, kind: T.DataType, encoding: Encoding, target: pa.DataType) -> pa.Array:
+def spark_column(
+    column: pa.Array, kind: T.DataType, encoding: Encoding, target: pa.DataType, was_text: bool = False
+) -> pa.Array:
     """Turn a column that `columnar.decode_columns` gave into one of a Spark type.
 
     Args:
@@ -191,16 +198,42 @@ def spark_column(column: pa.Array, kind: T.DataType, encoding: Encoding, target:
         kind: the Spark type.
         encoding: the column's encoding.
         target: the Arrow type of `kind`.
+        was_text: the column held text when Spark wrote it: its JSON is that of texts, not the text itself.
     """
-    if isinstance(encoding, Json) and not isinstance(kind, _TEXTS):
+    if isinstance(encoding, Json) and (was_text or not isinstance(kind, _TEXTS)):
         return from_json(column, kind, target)
     if is_vector(kind):
-        return _vectors(column, target)
+        return _vectors(_flattened(column, 1), target)
+    if isinstance(kind, T.ArrayType):
+        return _flattened(column, _depth(target)).cast(target)
+    # What Arrow casts only in two steps.
+    if pa.types.is_float16(column.type):
+        column = column.cast(pa.float32())
+    if isinstance(kind, _TIMES):
+        column = column.cast(_number_of_time(kind))
+    if isinstance(kind, T.DecimalType) and pa.types.is_integer(column.type):
+        column = column.cast(pa.string())
     return column.cast(target)
+
+
+def _number_of_time(kind: T.DataType) -> pa.DataType:
+    return pa.int32() if isinstance(kind, T.DateType) else pa.int64()
 
 
 def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _depth(kind: pa.DataType) -> int:
+    return 1 + _depth(kind.value_type) if _is_list(kind) else 0
+
+
+def _flattened(column: pa.Array, depth: int) -> pa.Array:
+    """Give lists as deep as Spark had them: a flat array may have been written with a shape of several dimensions."""
+    while _depth(column.type) > depth:
+        inner = column.values
+        column = type(column).from_arrays(inner.offsets.take(column.offsets), inner.values)
+    return column
 
 
 def _dense(column: pa.Array) -> pa.Array:

@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from mds_core.columnar import encode_batch, null_rows
-from mds_core.encodings import get_encoding
+from mds_core.encodings import Encoding, get_encoding
 from mds_core.errors import EncodeError, FormatError
-from mds_core.index import INDEX, Index, Shard, publish_index, read_index
+from mds_core.index import INDEX, Index, Layout, Shard, publish_index, read_index
 from mds_core.storage import Storage, open_storage
 from mds_core.writer import ShardWriter
 from mds_spark.options import WriteOptions
@@ -72,19 +73,19 @@ class MDSDataSourceWriter(DataSourceArrowWriter):
             return message
         storage = open_storage(self.options.path)
         shards = ShardWriter(storage, self.options.layout, (prefix + ".{:05d}.mds").format, self.staging)
+        columns = _columns(self.schema, self.options.layout)
         nulls: Counter[str] = Counter()
         row = 0
         try:
             for batch in iterator:
                 for part in _slices(batch):
-                    kept = self._without_nulls(part, nulls, row)
-                    message.dropped_rows += part.num_rows - kept.num_rows
+                    stored, kept = self._without_nulls(part, columns, nulls, row)
+                    message.dropped_rows += part.num_rows - stored.num_rows
                     try:
-                        encoded = encode_batch(kept, self.options.layout)
+                        encoded = encode_batch(stored, self.options.layout)
                     except EncodeError as error:
-                        raise ValueError(
-                            f"row {row + error.row} of partition {context.partitionId()}: {error.reason}"
-                        ) from None
+                        at = row + (error.row if kept is None else int(np.flatnonzero(kept)[error.row]))
+                        raise ValueError(f"row {at} of partition {context.partitionId()}: {error.reason}") from None
                     shards.append(encoded.data, encoded.sizes)
                     row += part.num_rows
             message.shards = shards.finish()
@@ -94,23 +95,27 @@ class MDSDataSourceWriter(DataSourceArrowWriter):
         message.nulls = dict(nulls)
         return message
 
-    def _without_nulls(self, batch: pa.RecordBatch, nulls: Counter[str], row: int) -> pa.RecordBatch:
-        """Give the batch as it is to be encoded, without rows that hold a null; count the nulls of each column."""
-        columns = {}
-        wrong = np.zeros(batch.num_rows, bool)
+    def _without_nulls(
+        self, batch: pa.RecordBatch, columns: list[_Column], nulls: Counter[str], row: int
+    ) -> tuple[pa.RecordBatch, NDArray[np.bool_] | None]:
+        """Give the batch as it is to be encoded, and count the nulls of each column.
+
+        Returns:
+            The batch without rows that hold a null, and which rows are left: None for all.
+        """
+        arrays = []
+        wrong: NDArray[np.bool_] | None = None
         found: Counter[str] = Counter()
-        for name, encoding in self.options.layout.columns.items():
-            kind = self.schema[name].dataType
-            columns[name] = stored_column(
-                batch.column(batch.schema.get_field_index(name)), kind, get_encoding(encoding)
-            )
-            rows = null_rows(columns[name], get_encoding(encoding))
+        for column in columns:
+            array = stored_column(batch.column(column.position), column.kind, column.encoding)
+            arrays.append(array)
+            rows = null_rows(array, column.encoding)
             if rows is not None:
-                wrong |= rows
-                found[name] = int(rows.sum())
-        whole = pa.RecordBatch.from_pydict(columns)
-        if not found:
-            return whole
+                wrong = rows if wrong is None else wrong | rows
+                found[column.name] = int(rows.sum())
+        whole = pa.RecordBatch.from_arrays(arrays, [column.name for column in columns])
+        if wrong is None:
+            return whole, None
         if not self.options.drop_nulls:
             held = ", ".join(f"column {name!r} holds {count}" for name, count in found.items())
             raise ValueError(
@@ -118,7 +123,7 @@ class MDSDataSourceWriter(DataSourceArrowWriter):
                 "them, or write with option nulls=drop to leave such rows out"
             )
         nulls.update(found)
-        return whole.filter(pa.array(~wrong))
+        return whole.filter(pa.array(~wrong)), ~wrong
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the index over all tasks' shards, in partition order; then clean up."""
@@ -181,6 +186,24 @@ class MDSDataSourceWriter(DataSourceArrowWriter):
                 data = storage.read(INDEX)
                 named = {s.stored.basename for s in read_index(storage).shards} if data is not None else set()
                 self._clean(storage, named)
+
+
+@dataclass(frozen=True)
+class _Column:
+    """What a task needs to know of a column, looked up once."""
+
+    name: str
+    position: int
+    kind: DataType
+    encoding: Encoding
+
+
+def _columns(schema: StructType, layout: Layout) -> list[_Column]:
+    positions = {name: position for position, name in enumerate(schema.names)}
+    return [
+        _Column(name, positions[name], schema.fields[positions[name]].dataType, get_encoding(encoding))
+        for name, encoding in layout.columns.items()
+    ]
 
 
 def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

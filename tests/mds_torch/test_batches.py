@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ VALUES: dict[str, Callable[[int], Any]] = {
         for dtype in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
         + ("float16", "float32", "float64")
     },
+    "uint64": lambda i: np.uint64(i << 50),  # beyond int64, torch's collation fails, and ours gives the value
     "int": lambda i: i - 2**62,
     "str": lambda i: "äx" * (i % 5),
     "bytes": lambda i: bytes([i]) * (i % 3),
@@ -135,29 +137,32 @@ def test_shapes_may_differ_between_batches_but_not_within_one(
     folder = make({"x": encoding}, ({"x": np.arange(n)} for n in lengths), size_limit=limit)
     dataset = StreamingDataset(local=str(folder))
     assert_as_torch(dataset, 2, workers)
+
+
+# After an error in a worker, torch takes seconds to end each worker: few such tests, of one worker each.
+WORKER = pytest.mark.parametrize("workers", [0, 1])
+
+
+@WORKER
+def test_shapes_that_differ_within_a_batch_are_torchs_error(workers: int, make: Make) -> None:
+    dataset = StreamingDataset(local=str(make({"x": "ndarray"}, ({"x": np.arange(i)} for i in range(8)))))
     with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
         list(StreamingDataLoader(dataset, batch_size=3, num_workers=workers))
 
 
-@WORKERS
 @pytest.mark.parametrize("limit", [1, 1 << 26], ids=["shards", "one shard"])
 @pytest.mark.parametrize("batch_size", [1, 2])
-def test_dtypes_of_arrays_mix_as_in_torch(batch_size: int, limit: int, workers: int, make: Make) -> None:
+def test_dtypes_of_arrays_mix_as_in_torch(batch_size: int, limit: int, make: Make) -> None:
     # Batches of one hold one dtype each; batches of two hold both, which numpy promotes to float64, torch to float32.
     rows = ({"x": np.arange(3, dtype=np.int32 if i % 2 else np.float32)} for i in range(64))
     dataset = StreamingDataset(local=str(make({"x": "ndarray"}, rows, size_limit=limit)))
-    assert_as_torch(dataset, batch_size, workers)
+    assert_as_torch(dataset, batch_size, 0)
 
 
-@WORKERS
-@pytest.mark.parametrize("kind", ["png", "str_decimal", "json"])
+@pytest.mark.parametrize(("kind", "workers"), [("png", 0), ("str_decimal", 0), ("json", 0), ("json", 1)])
 def test_what_torch_can_not_collate_is_its_type_error(kind: str, workers: int, make: Make) -> None:
-    from decimal import Decimal
-
     value = {"png": Image.new("L", (2, 2)), "str_decimal": Decimal("1.5"), "json": None}[kind]
     dataset = StreamingDataset(local=str(make({"x": kind}, [{"x": value}] * 4)))
-    with pytest.raises(TypeError, match="default_collate: batch must contain tensors"):
-        default_collate([dataset[0], dataset[1]])
     with pytest.raises(TypeError, match="default_collate: batch must contain tensors"):
         list(StreamingDataLoader(dataset, batch_size=2, num_workers=workers))
 
@@ -234,8 +239,7 @@ def test_golden_data_sets_are_collated_as_torch_does(name: str, workers: int) ->
 # Data sets that are broken
 
 
-@WORKERS
-@pytest.mark.parametrize("kind", ["str", "str_int", "json"])
+@pytest.mark.parametrize(("kind", "workers"), [("str", 0), ("str_int", 0), ("json", 0), ("str", 1)])
 def test_a_broken_value_raises_with_its_shards_name(kind: str, workers: int, make: Make) -> None:
     value: Any = {"str": "abcd", "str_int": 1234, "json": [1, 2]}[kind]
     folder = make({"x": kind, "n": "int64"}, ({"x": value, "n": i} for i in range(40)), size_limit=600)
@@ -249,7 +253,7 @@ def test_a_broken_value_raises_with_its_shards_name(kind: str, workers: int, mak
         list(loader)
 
 
-@WORKERS
+@WORKER
 def test_a_shard_that_fails_its_hash_raises_in_the_loop(workers: int, thirty: str) -> None:
     path = sorted(Path(thirty).glob("*.mds"))[-1]
     path.write_bytes(path.read_bytes()[:-1] + b"y")
@@ -280,7 +284,7 @@ def test_a_program_that_meets_a_broken_shard_ends(
         shard.write_bytes(shard.read_bytes()[:100])
     ended = run_script(BROKEN, thirty, workers)  # returns when the workers have ended, too
     assert ended.returncode == 1
-    assert shard.name in ended.stderr.splitlines()[-1]
+    assert shard.name in ended.stderr
 
 
 # What torch's DataLoader promises to a worker

@@ -92,9 +92,7 @@ def test_an_environment_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"])
-def test_an_environment_without_sense_is_an_error_that_names_it(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_without_sense_is_an_error_that_names_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Taken for unset, every rank would read all samples.
     launch(monkeypatch, **{"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", name: "two"})
     with pytest.raises(ValueError, match=name):
