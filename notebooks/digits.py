@@ -149,7 +149,9 @@ def start_spark() -> SparkSession:
     say(f"starting Spark on the Java of {java} ...")
     builder = SparkSession.builder.master("local[*]").appName("digits")
     builder = builder.config("spark.log.level", "ERROR").config("spark.ui.enabled", "false")
-    return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    say(f"Spark {spark.version} runs; writing the data set ...")
+    return spark
 
 
 def find_java() -> str:
