@@ -1,6 +1,7 @@
 """Nested Spark columns as JSON text, and back.
 
-`mds_core.json_text` says what stands for what; Spark adds variants, which are the JSON that they hold.
+`mds_core.json_text` says what stands for what; Spark adds variants, which are the JSON that they hold;
+a variant that holds null comes back as null, where nulls may be.
 """
 
 from __future__ import annotations
@@ -33,35 +34,42 @@ def _variant_texts(column: pa.Array) -> pa.Array | None:
     return pa.array(values, pa.large_string())
 
 
-def from_json(column: pa.Array, kind: T.DataType, target: pa.DataType) -> pa.Array:
+def from_json(column: pa.Array, kind: T.DataType, target: pa.DataType, nullable: bool = True) -> pa.Array:
     """Give the values of a column of JSON text as an array of the Arrow type of a Spark type."""
-    fix = _fix(kind)
+    fix = _fix(kind, nullable)
     values = [json.loads(text) for text in column.to_pylist()]
     if fix is not None:
-        values = [None if value is None else fix(value) for value in values]
+        values = [fix(value) for value in values]
     return pa.array(values, plain_type(target)).cast(target)
 
 
-def _fix(kind: T.DataType) -> Fix | None:
+def _fix(kind: T.DataType, nullable: bool) -> Fix | None:
     """Make the function from what JSON gives to what Arrow takes for a type; None where they are the same."""
+    fix = _fix_value(kind)
+    # JSON has one null: where Spark has none, it is that of a variant.
+    if fix is None or (isinstance(kind, T.VariantType) and not nullable):
+        return fix
+    return lambda value: None if value is None else fix(value)
+
+
+def _fix_value(kind: T.DataType) -> Fix | None:
     if isinstance(kind, T.BinaryType):
         return base64.b64decode
     if isinstance(kind, T.VariantType):
         return _variant
     if isinstance(kind, T.StructType):
-        fixes = {field.name: fix for field in kind.fields if (fix := _fix(field.dataType)) is not None}
+        fixes = {field.name: fix for field in kind.fields if (fix := _fix(field.dataType, field.nullable)) is not None}
         if not fixes:
             return None
-        return lambda value: {k: fixes[k](v) if k in fixes and v is not None else v for k, v in value.items()}
+        return lambda value: {k: fixes[k](v) if k in fixes else v for k, v in value.items()}
     if isinstance(kind, T.ArrayType):
-        fix = _fix(kind.elementType)
-        return None if fix is None else lambda value: [None if v is None else fix(v) for v in value]
+        fix = _fix(kind.elementType, kind.containsNull)
+        return None if fix is None else lambda value: [fix(v) for v in value]
     if isinstance(kind, T.MapType):
-        of_key, of_value = _fix(kind.keyType) or _same, _fix(kind.valueType) or _same
+        of_key = _fix(kind.keyType, False) or _same
+        of_value = _fix(kind.valueType, kind.valueContainsNull) or _same
         has_text_keys = isinstance(kind.keyType, T.StringType | T.CharType | T.VarcharType)
-        return lambda value: [
-            (of_key(k), None if v is None else of_value(v)) for k, v in (value.items() if has_text_keys else value)
-        ]
+        return lambda value: [(of_key(k), of_value(v)) for k, v in (value.items() if has_text_keys else value)]
     return None
 
 

@@ -133,7 +133,9 @@ class MDSDataSourceReader(DataSourceReader):
             encoding = get_encoding(shard.layout.columns[field.name])
             try:
                 was_text = field.name in self._texts
-                columns.append(spark_column(stored[field.name], field.dataType, encoding, to.type, was_text))
+                columns.append(
+                    spark_column(stored[field.name], field.dataType, encoding, to.type, field.nullable, was_text)
+                )
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError, KeyError) as error:
                 raise ValueError(
                     f"{shard.where}: column {field.name!r}, encoding {encoding.name}, can't be read as "

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import readwriter
 
 from mds_core.index import INDEX
@@ -32,7 +33,11 @@ def register(spark: SparkSession) -> None:
         >>> register(spark)
         >>> df.write.format("mds").save("/data/reviews")
     """
-    spark.dataSource.register(MDSDataSource)
+    try:
+        spark.dataSource.register(MDSDataSource)
+    except AnalysisException as error:  # before Spark 4.1, if Spark has found it by itself
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
     _bring_save_modes(readwriter.DataFrameWriter)
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         from pyspark.sql.connect import readwriter as connect

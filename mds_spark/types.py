@@ -189,7 +189,12 @@ def stored_column(column: pa.Array, kind: T.DataType, encoding: Encoding) -> pa.
 
 
 def spark_column(
-    column: pa.Array, kind: T.DataType, encoding: Encoding, target: pa.DataType, was_text: bool = False
+    column: pa.Array,
+    kind: T.DataType,
+    encoding: Encoding,
+    target: pa.DataType,
+    nullable: bool = True,
+    was_text: bool = False,
 ) -> pa.Array:
     """Turn a column that `columnar.decode_columns` gave into one of a Spark type.
 
@@ -198,17 +203,18 @@ def spark_column(
         kind: the Spark type.
         encoding: the column's encoding.
         target: the Arrow type of `kind`.
+        nullable: nulls may be in the column.
         was_text: the column held text when Spark wrote it: its JSON is that of texts, not the text itself.
     """
     if isinstance(encoding, Json) and (was_text or not isinstance(kind, _TEXTS)):
-        return from_json(column, kind, target)
+        return from_json(column, kind, target, nullable)
     if is_vector(kind):
         return _vectors(_flattened(column, 1), target)
     if isinstance(kind, T.ArrayType):
-        return _flattened(column, _depth(target)).cast(target)
+        column = _flattened(column, _depth(target))
     # What Arrow casts only in two steps.
-    if pa.types.is_float16(column.type):
-        column = column.cast(pa.float32())
+    if _has_float16(column.type):
+        column = column.cast(_with_float32(column.type))
     if isinstance(kind, _TIMES):
         column = column.cast(_number_of_time(kind))
     if isinstance(kind, T.DecimalType) and pa.types.is_integer(column.type):
@@ -222,6 +228,14 @@ def _number_of_time(kind: T.DataType) -> pa.DataType:
 
 def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _has_float16(kind: pa.DataType) -> bool:
+    return _has_float16(kind.value_type) if _is_list(kind) else bool(pa.types.is_float16(kind))
+
+
+def _with_float32(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(_with_float32(kind.value_type)) if _is_list(kind) else pa.float32()
 
 
 def _depth(kind: pa.DataType) -> int:
@@ -273,10 +287,30 @@ def _vectors(column: pa.Array, target: pa.DataType) -> pa.Array:
     )
 
 
+_NULLABLE = ("nullable", "containsNull", "valueContainsNull")
+
+
+def loosened(schema: Any, other: Any) -> Any:
+    """Give a schema in JSON that allows nulls where it or another one of the same types does."""
+    if isinstance(schema, dict):
+        return {
+            key: value
+            if key == "metadata"
+            else value or other[key]
+            if key in _NULLABLE
+            else loosened(value, other.get(key, value))
+            for key, value in schema.items()
+        }
+    if isinstance(schema, list):
+        others = {field["name"]: field for field in other}
+        return [loosened(field, others[field["name"]]) for field in schema]
+    return schema
+
+
 def without_nullability(schema: Any) -> Any:
     """Give a schema or type in JSON without what says where nulls may be, and without comments."""
     if isinstance(schema, dict):
-        left_out = ("nullable", "containsNull", "valueContainsNull", "metadata")
+        left_out = (*_NULLABLE, "metadata")
         return {key: without_nullability(value) for key, value in schema.items() if key not in left_out}
     return [without_nullability(value) for value in schema] if isinstance(schema, list) else schema
 

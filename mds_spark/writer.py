@@ -25,7 +25,7 @@ from mds_core.index import INDEX, Index, Layout, Shard, publish_index, read_inde
 from mds_core.storage import Storage, open_storage
 from mds_core.writer import ShardWriter
 from mds_spark.options import WriteOptions
-from mds_spark.types import stored_column, without_nullability
+from mds_spark.types import loosened, stored_column, without_nullability
 
 log = logging.getLogger("mds_spark")
 
@@ -168,7 +168,10 @@ class MDSDataSourceWriter(DataSourceArrowWriter):
             kept, new = (_types_by_column(schema) for schema in (existing.own["schema"], own["schema"]))
             if kept != new:
                 raise ValueError(_differ(self.options.path, "of Spark's type ", kept, new))
-        return Index(existing.shards + tuple(shards), existing.own)
+            own = {**existing.own, "schema": loosened(existing.own["schema"], own["schema"])}
+        else:
+            own = existing.own
+        return Index(existing.shards + tuple(shards), own)
 
     def _clean(self, storage: Storage, named: set[str]) -> None:
         """Delete what this write left behind and no index names: files of failed and speculative attempts."""

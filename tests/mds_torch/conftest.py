@@ -30,10 +30,10 @@ COLUMNS = {
 
 
 def row(i: int) -> dict[str, Any]:
-    numbers = {name: np.dtype(name).type(i % 100) for name, encoding in COLUMNS.items() if name == encoding}
+    numbers = {name: np.dtype(name).type(i % 100) for name in NUMERIC if name != "id"}
     return {
         "id": i,
-        **{name: value for name, value in numbers.items() if name not in ("json", "str_int", "str_float")},
+        **numbers,
         "text": "" if i % 7 == 0 else f"tëxt {i}" * (i % 5),
         "raw": bytes(i % 11),
         "static": np.full((2, 3), i, np.float32),

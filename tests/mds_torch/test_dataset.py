@@ -5,6 +5,7 @@ import pickle
 import shutil
 import subprocess
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ def test_iterating_is_lazy(thirty: str) -> None:
     for path in Path(f"{thirty}.copy").glob("*.mds"):
         path.unlink()
     samples = iter(dataset)
-    with pytest.raises(FileNotFoundError, match="shard.00000.mds is missing"):
+    with pytest.raises(FileNotFoundError, match=r"shard\.00000\.mds is missing"):
         next(samples)
 
 
@@ -221,7 +222,7 @@ def test_ranks_by_hand_share_the_samples(world: int, nodes: int, batch_size: int
         )
         parts.append(numbers(dataset))
         assert len(parts[-1]) == len(dataset) == 30 // world
-    assert sorted(sum(parts, [])) == list(range(30))
+    assert sorted(chain.from_iterable(parts)) == list(range(30))
 
 
 def test_the_order_is_the_same_on_any_number_of_ranks(thirty: str) -> None:

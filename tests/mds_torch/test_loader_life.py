@@ -141,7 +141,7 @@ def test_ranks_together_have_each_sample(ranks: int, nodes: int, workers: int, t
             local=thirty, shuffle=True, rank=rank, world_size=ranks, local_world_size=ranks // nodes
         )
         parts.append(ids_of(StreamingDataLoader(dataset, batch_size=4, num_workers=workers)))
-    together = sum(parts, [])
+    together = list(itertools.chain.from_iterable(parts))
     assert set(together) == set(range(30))
     assert len(together) - 30 < ranks
     assert len(set(map(len, parts))) == 1
