@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ from pyspark.sql import types as T
 from mds_core.json_text import json_texts, plain_type
 
 Fix = Callable[[Any], Any]
+
+_TEXT_OR_WORD = re.compile(r'"(?:[^"\\]|\\.)*"|nan|inf')
 
 
 def to_json(column: pa.Array) -> pa.Array:
@@ -30,12 +33,21 @@ def _variant_texts(column: pa.Array) -> pa.Array | None:
         return None
     if (column.type.field("metadata").metadata or {}).get(b"variant") != b"true":
         return None
-    values = [None if v is None else T.VariantVal(v["value"], v["metadata"]).toJson() for v in column.to_pylist()]
+    values = [None if v is None else _variant_text(v) for v in column.to_pylist()]
     return pa.array(values, pa.large_string())
+
+
+def _variant_text(value: dict[str, bytes]) -> str:
+    text = T.VariantVal(value["value"], value["metadata"]).toJson()
+    # PySpark writes a double that is no number as `nan` and `inf`, which no reader of JSON takes.
+    return _TEXT_OR_WORD.sub(lambda found: {"nan": "NaN", "inf": "Infinity"}.get(found[0], found[0]), text)
 
 
 def from_json(column: pa.Array, kind: T.DataType, target: pa.DataType, nullable: bool = True) -> pa.Array:
     """Give the values of a column of JSON text as an array of the Arrow type of a Spark type."""
+    if isinstance(kind, T.VariantType):  # from its text itself: as a Python float, a decimal would lose digits
+        texts = column.to_pylist()
+        return pa.array([None if nullable and text == "null" else _variant(text) for text in texts], target)
     fix = _fix(kind, nullable)
     values = [json.loads(text) for text in column.to_pylist()]
     if fix is not None:
@@ -56,7 +68,7 @@ def _fix_value(kind: T.DataType) -> Fix | None:
     if isinstance(kind, T.BinaryType):
         return base64.b64decode
     if isinstance(kind, T.VariantType):
-        return _variant
+        return lambda value: _variant(json.dumps(value))
     if isinstance(kind, T.StructType):
         fixes = {field.name: fix for field in kind.fields if (fix := _fix(field.dataType, field.nullable)) is not None}
         if not fixes:
@@ -73,8 +85,8 @@ def _fix_value(kind: T.DataType) -> Fix | None:
     return None
 
 
-def _variant(value: Any) -> dict[str, bytes]:
-    variant = T.VariantVal.parseJson(json.dumps(value))
+def _variant(text: str) -> dict[str, bytes]:
+    variant = T.VariantVal.parseJson(text)
     return {"value": bytes(variant.value), "metadata": bytes(variant.metadata)}
 
 

@@ -94,8 +94,9 @@ def test_a_worker_killed_while_it_stores_a_shard_is_tried_again(spark: SparkSess
     def kill_once(ended: threading.Event) -> None:
         while not ended.is_set():
             if len(list(path.glob("shard.*"))) < 3:
+                time.sleep(0.01)
                 continue
-            for pid in python_workers():
+            for pid in python_workers() * 50:  # a shard is being stored for a moment only
                 if any(name.startswith(str(path)) for _, name in open_files(pid)):
                     killed.append(sorted(path.glob("shard.*")))
                     os.kill(pid, signal.SIGKILL)

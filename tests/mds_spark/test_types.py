@@ -203,6 +203,16 @@ def test_a_variant_that_holds_null_comes_back_as_null_where_nulls_may_be(spark: 
     assert may_be in (None, ("variant", None))
 
 
+def test_a_variant_keeps_its_decimals_and_what_is_no_number(spark: SparkSession) -> None:
+    df = spark.sql(
+        "SELECT parse_json('1234567890123456789.12') a, CAST(double('NaN') AS variant) b, "
+        "to_variant_object(array(double('inf'), double('-inf'))) c, array(CAST(double('NaN') AS variant)) d"
+    )
+    (row,) = there_and_back(df).collect()
+    texts = [variant.toJson() for variant in (row.a, row.b, row.c, row.d[0])]
+    assert texts == ["1234567890123456789.12", "nan", "[inf,-inf]", "nan"]
+
+
 def test_char_and_varchar_come_back_as_text(spark: SparkSession) -> None:
     assert_same_back(spark.sql("SELECT CAST('ab' AS CHAR(3)) c, CAST('ab' AS VARCHAR(3)) v"))
 
