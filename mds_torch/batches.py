@@ -13,11 +13,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, default_collate
 
 from mds_core.encodings import Array, Bytes, Encoding, Number, Text, get_encoding
+from mds_core.errors import FormatError
 from mds_core.reader import MDSReader
 from mds_core.shard import Rows, scattered
 from mds_torch.dataset import StreamingDataset
@@ -38,6 +40,15 @@ class Ragged:
         first, last, _ = at.indices(len(self))
         offsets = self.offsets[first : last + 1]
         return Ragged(self.data[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+    def is_text(self) -> bool:
+        """Tell whether each value is UTF-8."""
+        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+        try:
+            pa.Array.from_buffers(pa.large_binary(), len(self), buffers).cast(pa.large_string())
+        except pa.ArrowInvalid:
+            return False
+        return True
 
     def values(self, encoding: Encoding) -> list[Any]:
         """Decode each value."""
@@ -84,7 +95,10 @@ def _shard_columns(shard: Any, rows: Rows, ragged: bool) -> dict[str, Column]:
             columns[name] = shard.values(rows, [shard.column(name)])[0] if stacked is None else stacked
         elif ragged and isinstance(encoding, Text | Bytes):
             pieces = [shard.data[a:b] for a, b in zip(starts.tolist(), (starts + sizes).tolist(), strict=True)]
-            columns[name] = Ragged(np.concatenate(pieces), np.concatenate([[0], np.cumsum(sizes)]))
+            column = Ragged(np.concatenate(pieces), np.concatenate([[0], np.cumsum(sizes)]))
+            if isinstance(encoding, Text) and not column.is_text():
+                shard.values(rows, [shard.column(name)])  # raises, and names the sample, which the trainer could not
+            columns[name] = column
         else:
             columns[name] = shard.values(rows, [shard.column(name)])[0]
     return columns
@@ -99,11 +113,14 @@ def _typed(values: NDArray[Any], encoding: Encoding) -> NDArray[Any]:
 
 
 def _stacked(data: NDArray[np.uint8], starts: Rows, sizes: Rows, encoding: Array) -> NDArray[Any] | None:
-    """Stack arrays that have one shape and dtype; None if they haven't."""
+    """Stack arrays that have one shape and dtype; None if they haven't, or are broken."""
     size = int(sizes[0])
     if (sizes != size).any():
         return None
-    first = encoding.decode(data[starts[0] : starts[0] + size].data)
+    try:
+        first = encoding.decode(data[starts[0] : starts[0] + size].data)
+    except FormatError:
+        return None
     head = size - first.nbytes
     blocks = scattered(data, f"V{size}")[starts].view(np.uint8).reshape(len(starts), size)
     if (blocks[:, :head] != blocks[0, :head]).any():
@@ -114,7 +131,7 @@ def _stacked(data: NDArray[np.uint8], starts: Rows, sizes: Rows, encoding: Array
 
 def _put_together(parts: list[Any], order: Rows) -> Column:
     """Put the columns of several shards together, in the order in which the samples were asked for."""
-    if all(isinstance(part, np.ndarray) for part in parts) and len({part.shape[1:] for part in parts}) == 1:
+    if all(isinstance(part, np.ndarray) for part in parts) and len({(p.dtype, p.shape[1:]) for p in parts}) == 1:
         together: Column = np.concatenate(parts)[order]
         return together
     if all(isinstance(part, Ragged) for part in parts):
@@ -125,9 +142,9 @@ def _put_together(parts: list[Any], order: Rows) -> Column:
     return [values[i] for i in order]
 
 
-def batches_of(columns: dict[str, Column], size: int, drop_last: bool) -> Iterator[dict[str, Any]]:
+def batches_of(columns: dict[str, Column], size: int) -> Iterator[dict[str, Any]]:
     """Cut columns into batches, in the process that trains."""
-    for first, last in _cuts(_length(columns), size, drop_last):
+    for first, last in _cuts(_length(columns), size):
         yield {name: _collated(column, first, last) for name, column in columns.items()}
 
 
@@ -143,9 +160,8 @@ def _length(columns: dict[str, Column]) -> int:
     return len(next(iter(columns.values())))
 
 
-def _cuts(samples: int, size: int, drop_last: bool) -> list[tuple[int, int]]:
-    stop = samples - samples % size if drop_last else samples
-    return [(first, min(first + size, samples)) for first in range(0, stop, size)]
+def _cuts(samples: int, size: int) -> list[tuple[int, int]]:
+    return [(first, min(first + size, samples)) for first in range(0, samples, size)]
 
 
 @dataclass
@@ -174,7 +190,7 @@ _MOST_IN_PIPE = 1 << 16
 _ALIGNMENT = 64
 
 
-def pack(columns: dict[str, Column], size: int, drop_last: bool) -> Packed:
+def pack(columns: dict[str, Column], size: int) -> Packed:
     """Put the columns of some batches into one block."""
     packed = Packed(None, _length(columns))
     arrays: list[tuple[int, NDArray[Any]]] = []
@@ -193,7 +209,7 @@ def pack(columns: dict[str, Column], size: int, drop_last: bool) -> Packed:
         elif isinstance(column, np.ndarray):
             packed.places[name] = (place(column), column.dtype.str, column.shape)
         else:
-            packed.others[name] = [_collated(column, *cut) for cut in _cuts(packed.samples, size, drop_last)]
+            packed.others[name] = [_collated(column, *cut) for cut in _cuts(packed.samples, size)]
     block = np.empty(end, np.uint8) if end <= _MOST_IN_PIPE else _shared(end)
     for start, array in arrays:
         block[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -208,7 +224,7 @@ def _shared(size: int) -> NDArray[np.uint8]:
     return shared
 
 
-def unpack(packed: Packed, encodings: dict[str, str], size: int, drop_last: bool) -> Iterator[dict[str, Any]]:
+def unpack(packed: Packed, encodings: dict[str, str], size: int) -> Iterator[dict[str, Any]]:
     """Cut what a worker packed into its batches, columns in the data set's order."""
     raw = torch.as_tensor(packed.block).numpy()
     columns: dict[str, Any] = {}
@@ -220,7 +236,7 @@ def unpack(packed: Packed, encodings: dict[str, str], size: int, drop_last: bool
         else:
             offsets = raw[rest[0] : rest[0] + 8 * (rest[1] + 1)].view(np.int64)
             columns[name] = Ragged(raw[start : start + offsets[-1]], offsets).values(get_encoding(encodings[name]))
-    cuts = _cuts(packed.samples, size, drop_last)
+    cuts = _cuts(packed.samples, size)
     for number, (first, last) in enumerate(cuts):
         batch = {}
         for name in encodings:
@@ -238,19 +254,22 @@ class Samples(IterableDataset[Any]):
     Args:
         dataset: whose samples.
         batch_size: samples a batch.
-        epoch: a shared int64[1] tensor: the loader writes the epoch there, workers read it when they begin.
+        drop_last: leave a last global batch that is not full out.
+
+    `epoch` is a number, which travels to workers that start for this epoch; or, for workers that stay, a shared
+    int64[1] tensor.
     """
 
-    def __init__(self, dataset: StreamingDataset, batch_size: int, epoch: torch.Tensor):
+    def __init__(self, dataset: StreamingDataset, batch_size: int, drop_last: bool):
         self.dataset = dataset
         self.batch_size = batch_size
-        self.epoch = epoch
+        self.drop_last = drop_last
+        self.epoch: int | torch.Tensor = 0
 
     def __iter__(self) -> Iterator[Any]:
-        return self.dataset.samples(self.dataset.rank_ids(int(self.epoch), self.batch_size, *find_worker()))
-
-    def __len__(self) -> int:
-        return len(self.dataset)
+        return self.dataset.samples(
+            self.dataset.rank_ids(int(self.epoch), self.batch_size, *find_worker(), self.drop_last)
+        )
 
 
 class Batches(Samples):
@@ -259,26 +278,21 @@ class Batches(Samples):
     Args:
         dataset: whose samples.
         batch_size: samples a batch.
-        epoch: as for `Samples`.
-        drop_last: leave a last, smaller batch out.
+        drop_last: leave a last global batch that is not full out.
         packed: for the way from a worker to the trainer.
     """
 
-    def __init__(self, dataset: StreamingDataset, batch_size: int, epoch: torch.Tensor, drop_last: bool, packed: bool):
-        super().__init__(dataset, batch_size, epoch)
-        self.drop_last = drop_last
+    def __init__(self, dataset: StreamingDataset, batch_size: int, drop_last: bool, packed: bool):
+        super().__init__(dataset, batch_size, drop_last)
         self.packed = packed
 
     def __iter__(self) -> Iterator[Any]:
         at_once = _BYTES_A_MESSAGE if self.packed else _BYTES_AT_ONCE
-        worker, workers = find_worker()
-        for ids in self.dataset.rank_ids(int(self.epoch), self.batch_size, worker, workers, at_once, long_turns=True):
+        for ids in self.dataset.rank_ids(
+            int(self.epoch), self.batch_size, *find_worker(), self.drop_last, at_once, long_turns=True
+        ):
             columns = read_columns(self.dataset.reader, ids, self.packed)
             if self.packed:
-                yield pack(columns, self.batch_size, self.drop_last)
+                yield pack(columns, self.batch_size)
             else:
-                yield from batches_of(columns, self.batch_size, self.drop_last)
-
-    def __len__(self) -> int:
-        deal = self.dataset.deal(self.batch_size)
-        return deal.samples_per_rank // self.batch_size if self.drop_last else deal.batches
+                yield from batches_of(columns, self.batch_size)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader, default_collate, get_worker_info
 
 from mds_torch.batches import Batches, Samples, unpack
 from mds_torch.dataset import StreamingDataset
@@ -40,44 +40,65 @@ class StreamingDataLoader(DataLoader[Any]):
         if not isinstance(dataset, StreamingDataset):
             raise TypeError(f"StreamingDataLoader: expected a StreamingDataset, found {type(dataset).__name__}")
         super().__init__(dataset, *args, **kwargs)
-        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         kind = type(dataset)
-        plain_collation = self.collate_fn is default_collate
         self._unpacks = False
-        self._loader: DataLoader[Any] | None = None
-        loading = {name: getattr(self, name) for name in _LOADING if hasattr(self, name)}
+        self._samples: Samples | None = None
         if kind.__iter__ is not StreamingDataset.__iter__:
-            return
+            return  # its samples, and their order, are its own
+        loading = {name: getattr(self, name) for name in _LOADING if hasattr(self, name)}
+        if self.num_workers:
+            loading["worker_init_fn"] = _StartWorker(self.worker_init_fn)
+        plain_collation = self.collate_fn is default_collate
         if plain_collation and self.batch_size is not None and kind.__getitem__ is StreamingDataset.__getitem__:
             self._unpacks = self.num_workers > 0
-            batches = Batches(dataset, self.batch_size, self._epoch, self.drop_last, self._unpacks)
-            self._loader = DataLoader(batches, batch_size=None, collate_fn=_same, **loading)
+            self._samples = Batches(dataset, self.batch_size, self.drop_last, self._unpacks)
+            self._loader = DataLoader(self._samples, batch_size=None, collate_fn=_same, **loading)
         else:
-            self._loader = DataLoader(
-                Samples(dataset, self.batch_size or 1, self._epoch),
-                batch_size=self.batch_size,
-                drop_last=self.drop_last,
-                collate_fn=self.collate_fn,
-                **loading,
-            )
+            self._samples = Samples(dataset, self.batch_size or 1, self.drop_last)
+            self._loader = DataLoader(self._samples, batch_size=self.batch_size, collate_fn=self.collate_fn, **loading)
+        if self.persistent_workers:
+            self._samples.epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+
+    def __len__(self) -> int:
+        if self._samples is None:
+            return super().__len__()
+        deal = self._samples.dataset.deal(self._samples.batch_size, self.drop_last)
+        return deal.samples_per_rank if self.batch_size is None else deal.batches
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         dataset: Any = self.dataset
-        if self._loader is None:
+        if self._samples is None:
             # The dataset's own __iter__ counts epochs; with workers, it does so in their copies.
             batches = super().__iter__()
             if self.num_workers:
                 dataset.next_epoch()
             yield from batches
             return
-        self._epoch[0] = dataset.next_epoch()
+        epoch = dataset.next_epoch()
+        if isinstance(self._samples.epoch, torch.Tensor):
+            self._samples.epoch[0] = epoch
+        else:
+            self._samples.epoch = epoch
         encodings = dataset.columns
         for loaded in self._loader:
             if self._unpacks:
-                yield from unpack(loaded, encodings, self.batch_size or 1, self.drop_last)
+                yield from unpack(loaded, encodings, self.batch_size or 1)
             else:
                 yield loaded
 
 
 def _same(batch: Any) -> Any:
     return batch
+
+
+class _StartWorker:
+    """A worker_init_fn that makes `get_worker_info().dataset` the user's dataset, then calls the user's own."""
+
+    def __init__(self, user_function: Callable[[int], None] | None):
+        self.user_function = user_function
+
+    def __call__(self, worker: int) -> None:
+        info: Any = get_worker_info()
+        object.__setattr__(info, "dataset", info.dataset.dataset)  # it refuses a plain assignment
+        if self.user_function is not None:
+            self.user_function(worker)

@@ -81,14 +81,22 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         path = remote or local
         if not path:
             raise ValueError("StreamingDataset: expected the data set's folder as `local` or `remote`, found neither")
-        for name, value in (("batch_size", batch_size), ("num_canonical_nodes", num_canonical_nodes)):
-            if value is not None and value < 1:
-                raise ValueError(f"StreamingDataset: {name}: expected at least 1, found {value}")
+        for name, value, least in (
+            ("batch_size", batch_size, 1),
+            ("num_canonical_nodes", num_canonical_nodes, 1),
+            ("shuffle_seed", shuffle_seed, 0),
+        ):
+            if value is not None and value < least:
+                raise ValueError(f"StreamingDataset: {name}: expected at least {least}, found {value}")
+        try:
+            block_size = DEFAULT_BLOCK if shuffle_block_size is None else parse_count(shuffle_block_size)
+        except ValueError as error:
+            raise ValueError(f"StreamingDataset: shuffle_block_size: {error}") from None
         self.path = os.path.join(path, split) if split else path
         self.reader = MDSReader(self.path, allow_unsafe_types=allow_unsafe_types, validate_hash=validate_hash)
         self.shuffle = shuffle
         self.shuffle_seed = shuffle_seed
-        self.shuffle_block_size = DEFAULT_BLOCK if shuffle_block_size is None else parse_count(shuffle_block_size)
+        self.shuffle_block_size = block_size
         self.num_canonical_nodes = num_canonical_nodes
         self.batch_size = batch_size
         self.epoch = 0
@@ -159,9 +167,9 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
     def _pieces(self) -> int:
         return self.num_canonical_nodes or self.world.nodes
 
-    def deal(self, batch_size: int) -> Deal:
+    def deal(self, batch_size: int, drop_last: bool = False) -> Deal:
         """Give how the global sequence is dealt to the ranks in batches of a size."""
-        return Deal(self.size, self._pieces, batch_size, self.world.ranks, self.world.nodes)
+        return Deal(self.size, self._pieces, batch_size, self.world.ranks, self.world.nodes, drop_last)
 
     def rank_ids(
         self,
@@ -169,6 +177,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         batch_size: int,
         worker: int,
         workers: int,
+        drop_last: bool = False,
         bytes_at_once: int = 1 << 22,
         long_turns: bool = False,
     ) -> Iterator[Positions]:
@@ -179,6 +188,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
             batch_size: samples a batch.
             worker: this DataLoader worker.
             workers: how many there are.
+            drop_last: leave a last global batch that is not full out.
             bytes_at_once: about how many bytes of samples to give the ids of together.
             long_turns: workers take turns of one batch, as torch's DataLoader asks them for; with this, of all the
                 batches whose ids are given together.
@@ -186,7 +196,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         Returns:
             Arrays int64[n] of ids; n is a multiple of the batch size, but for the last.
         """
-        order, deal, rank = self.epoch_order(epoch), self.deal(batch_size), self.world.rank
+        order, deal, rank = self.epoch_order(epoch), self.deal(batch_size, drop_last), self.world.rank
         rows = min(_MOST_ROWS_AT_ONCE, bytes_at_once * self.size // max(1, self._bytes))
         # Few enough batches together that all workers have a like number of them.
         together = max(1, min(rows // batch_size, deal.batches // (8 * workers)))

@@ -52,8 +52,13 @@ def find_world(rank: int | None = None, world_size: int | None = None, local_wor
 
 
 def _from_environment(name: str, default: int) -> int:
-    text = os.environ.get(name, "")
-    return int(text) if text.isdigit() else default
+    text = os.environ.get(name)
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"the environment's {name}: expected a number, found {text!r}; unset it, or set it") from None
 
 
 def find_worker() -> tuple[int, int]:

@@ -1,7 +1,8 @@
 """Dealing the global sequence out: which positions a rank has, batch by batch.
 
 A step's global batch is the next (ranks x batch size) positions; ranks of one node take those of that node's pieces.
-All ranks have the same number of batches of the same size: in the last one, at most ranks-1 positions are repeated.
+All ranks have the same number of batches of the same size: in the last one, at most ranks-1 positions are repeated,
+or none, where a last batch that is not full is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from mds_torch.order.sequence import Positions
 class Deal:
     """How a global sequence is dealt to ranks.
 
-    `samples` is its length, `pieces` its number of canonical nodes, `batch_size` a rank's.
+    `samples` is its length, `pieces` its number of canonical nodes, `batch_size` a rank's. With `drop_last`, a last
+    global batch that is not full is left out.
     """
 
     samples: int
@@ -26,10 +28,13 @@ class Deal:
     batch_size: int
     ranks: int = 1
     nodes: int = 1
+    drop_last: bool = False
 
     @property
     def samples_per_rank(self) -> int:
         """How many samples each rank has, repeated ones included."""
+        if self.drop_last:
+            return self.samples // (self.ranks * self.batch_size) * self.batch_size
         return -(-self.samples // self.ranks)
 
     @property
