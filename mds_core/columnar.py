@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -43,13 +44,15 @@ if TYPE_CHECKING:
 Sizes = NDArray[np.int64]
 Part: TypeAlias = Any  # an array of numbers or fixed-size bytes, or a binary pa.Array
 _INT32_END = (1 << 31) - 1
+# Samples that are larger are not copied together: writing 100 KB images through Spark became a fifth faster.
+_LARGE_SAMPLE = 1 << 14
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """Samples back to back, and their sizes in bytes."""
+    """Samples back to back, or as pieces of memory, as many of each sample; and the samples' sizes in bytes."""
 
-    data: memoryview
+    data: memoryview | list[memoryview]
     sizes: Sizes
 
 
@@ -375,6 +378,8 @@ def _join(parts: list[Part], rows: int) -> Encoded:
         block = joined[0]
         return Encoded(block.view(np.uint8).data, np.full(rows, block.dtype.itemsize, np.int64))
     total = sum(part.nbytes if isinstance(part, np.ndarray) else int(binary_sizes(part).sum()) for part in joined)
+    if total >= rows * _LARGE_SAMPLE:
+        return _in_pieces(joined, rows)
     large = total > _INT32_END or any(_is_large(part.type) for part in joined if isinstance(part, pa.Array))
     kind = pa.large_binary() if large else pa.binary()
     arrays = [
@@ -384,6 +389,22 @@ def _join(parts: list[Part], rows: int) -> Encoded:
     whole = pc.binary_join_element_wise(*arrays, pa.scalar(b"", kind))
     offsets, data = binary_buffers(whole)
     return Encoded(memoryview(data)[int(offsets[0]) : int(offsets[-1])], np.diff(offsets).astype(np.int64))
+
+
+def _in_pieces(parts: list[Part], rows: int) -> Encoded:
+    """Give samples as pieces of the columns' own memory: of large ones, a copy costs more than Python's loop."""
+    sizes = np.zeros(rows, np.int64)
+    columns: list[list[memoryview]] = []
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            ends = np.arange(rows + 1) * part.dtype.itemsize
+            data = part.view(np.uint8).data
+        else:
+            ends, buffer = binary_buffers(part)
+            data = memoryview(buffer)
+        sizes += np.diff(ends)
+        columns.append([data[a:b] for a, b in pairwise(ends.tolist())])
+    return Encoded([piece for sample in zip(*columns, strict=True) for piece in sample], sizes)
 
 
 def _runs(parts: list[Part]) -> list[list[NDArray[Any]] | pa.Array]:

@@ -108,15 +108,17 @@ class ShardWriter:
         self._samples_data = _Spool()
         self._bytes = 8 + len(self._config)
 
-    def append(self, data: Buffer, sizes: NDArray[np.int64]) -> None:
-        """Add samples, back to back in `data`; each belongs to the shard that its size leaves it in.
+    def append(self, data: Buffer | list[memoryview], sizes: NDArray[np.int64]) -> None:
+        """Add samples, back to back or in pieces as in `columnar.Encoded`; each goes where its size leaves it.
 
         Raises:
             ValueError: a shard would pass 4 GiB.
             OSError: an earlier shard could not be stored.
         """
-        view = memoryview(data).cast("B")
         ends = np.cumsum(sizes, dtype=np.int64)
+        pieces = data if isinstance(data, list) else []
+        each = len(pieces) // max(1, len(sizes))
+        view = memoryview(b"" if pieces else data).cast("B")  # type: ignore[arg-type]
         costs = ends + 4 * np.arange(1, len(sizes) + 1)  # with each sample's offset in the header
 
         def add(first: int, last: int) -> None:
@@ -127,7 +129,11 @@ class ShardWriter:
                     f"a shard of {grown} bytes: offsets in it are u32, so that it holds at most {MAX_SHARD_BYTES}; "
                     f"set size_limit (it is {self._layout.size_limit}), or make samples smaller"
                 )
-            self._samples_data.append(view[int(ends[first - 1]) if first else 0 : int(ends[last - 1])])
+            if pieces:
+                for piece in pieces[first * each : last * each]:
+                    self._samples_data.append(piece)
+            else:
+                self._samples_data.append(view[int(ends[first - 1]) if first else 0 : int(ends[last - 1])])
             self._sizes.append(sizes[first:last])
             self._samples += last - first
             self._bytes = grown

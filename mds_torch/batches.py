@@ -267,9 +267,10 @@ class Samples(IterableDataset[Any]):
         self.epoch: int | torch.Tensor = 0
 
     def __iter__(self) -> Iterator[Any]:
-        return self.dataset.samples(
-            self.dataset.rank_ids(int(self.epoch), self.batch_size, *find_worker(), self.drop_last)
-        )
+        worker, workers = find_worker()
+        epoch = int(self.epoch)
+        ids = self.dataset.rank_ids(epoch, self.batch_size, worker, workers, drop_last=self.drop_last)
+        return self.dataset.samples(ids)
 
 
 class Batches(Samples):
@@ -287,10 +288,17 @@ class Batches(Samples):
         self.packed = packed
 
     def __iter__(self) -> Iterator[Any]:
-        at_once = _BYTES_A_MESSAGE if self.packed else _BYTES_AT_ONCE
-        for ids in self.dataset.rank_ids(
-            int(self.epoch), self.batch_size, *find_worker(), self.drop_last, at_once, long_turns=True
-        ):
+        worker, workers = find_worker()
+        turns = self.dataset.rank_ids(
+            int(self.epoch),
+            self.batch_size,
+            worker,
+            workers,
+            drop_last=self.drop_last,
+            bytes_at_once=_BYTES_A_MESSAGE if self.packed else _BYTES_AT_ONCE,
+            long_turns=True,
+        )
+        for ids in turns:
             columns = read_columns(self.dataset.reader, ids, self.packed)
             if self.packed:
                 yield pack(columns, self.batch_size)

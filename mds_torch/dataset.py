@@ -177,6 +177,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         batch_size: int,
         worker: int,
         workers: int,
+        *,
         drop_last: bool = False,
         bytes_at_once: int = 1 << 22,
         long_turns: bool = False,

@@ -25,13 +25,10 @@ os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 @pytest.fixture(scope="session")
 def java() -> None:
     """See to it that Spark finds a Java."""
-    from shutil import which
+    sys.path.insert(0, str(ROOT / "notebooks"))
+    from digits import find_java
 
-    if "JAVA_HOME" not in os.environ and which("java") is None:
-        sys.path.insert(0, str(ROOT / "notebooks"))
-        from digits import find_java
-
-        find_java()
+    find_java()
 
 
 @pytest.fixture(scope="session")

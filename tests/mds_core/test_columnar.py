@@ -240,7 +240,8 @@ def test_a_batch_of_several_columns_gives_the_bytes_of_its_rows(data: st.DataObj
 def shard_of(columns: dict[str, str], batch: pa.RecordBatch) -> ShardReader:
     layout = Layout.of(columns)
     encoded = encode_batch(batch, layout)
-    data = header_bytes(config_bytes(layout), encoded.sizes) + bytes(encoded.data)
+    samples = b"".join(encoded.data) if isinstance(encoded.data, list) else bytes(encoded.data)
+    data = header_bytes(config_bytes(layout), encoded.sizes) + samples
     return ShardReader(data, Shard(layout, batch.num_rows, File("s.mds", len(data), {}), None), "s.mds")
 
 
@@ -294,6 +295,22 @@ def test_arrays_of_different_dimensions_are_no_column() -> None:
     shard = shard_of({"a": "ndarray:int8"}, pa.RecordBatch.from_pydict({"a": values}))
     with pytest.raises(FormatError, match=r"s.mds: samples 0 to 1, column 'a': arrays of different number of dim"):
         decode_columns(shard, 0, 2, ["a"])
+
+
+def test_large_samples_are_written_without_being_joined(tmp_path: Path) -> None:
+    rows = [{"n": i, "b": bytes([i]) * (i * 9000), "s": "é" * i * 5000} for i in range(12)]
+    columns = {"n": "int32", "b": "bytes", "s": "str"}
+    batch = pa.RecordBatch.from_pylist([{"n": 0, "b": b"", "s": ""}, *rows]).slice(1)
+    assert isinstance(encode_batch(batch, Layout.of(columns)).data, list)
+    for name in ("rows", "batches"):
+        with MDSWriter(out=str(tmp_path / name), columns=columns, size_limit=150_000, hashes=["xxh64"]) as writer:
+            if name == "batches":
+                writer.write_batch(batch)
+            for row in rows if name == "rows" else []:
+                writer.write(row)
+    files = [sorted((tmp_path / name).iterdir()) for name in ("rows", "batches")]
+    assert [file.read_bytes() for file in files[0]] == [file.read_bytes() for file in files[1]]
+    assert len(files[0]) > 4
 
 
 def test_extension_types_are_encoded_as_their_storage() -> None:

@@ -238,7 +238,8 @@ def test_workers_share_out_their_ranks_batches_in_torchs_order(
     order, deal = dataset.epoch_order(epoch), dataset.deal(batch_size)
     right = [order.at(np.array(batch, np.int64)).tolist() for batch in batches_of(deal, world["rank"])]
     given = [
-        list(dataset.rank_ids(epoch, batch_size, worker, workers, at_once, long_turns)) for worker in range(workers)
+        list(dataset.rank_ids(epoch, batch_size, worker, workers, bytes_at_once=at_once, long_turns=long_turns))
+        for worker in range(workers)
     ]
     if long_turns:  # a message is what a worker gives at once
         found = [batch for message in in_turn(given) for batch in cut([message], batch_size)]
