@@ -15,12 +15,24 @@ take turns on the same cached DataFrame:
 Rows per second, the median of the repeats after a first run that does not count (processes start and import
 in it); "ours/…" are quotients of these medians. Each write's rows are counted afterwards.
 
-On long tables the counting writer, which bounds what any Python data source can reach, is itself only some 17, 8,
+On long tables the counting writer, which bounds what any Python data source can reach, is itself only some 19, 10,
 3 and 4 times as fast as the reference.
 
 The last table:
 
-<<< paste it here >>>
+2 cores (AMD EPYC), 24 GiB, Python 3.11.7, pyspark 4.3.0, pyarrow 26.0.1, 2026-11-29
+table         ours   counting    parquet  reference  long ref.  /counting  /parquet  /reference  /long ref.
+numbers  2,924,057  3,646,209  6,170,292     54,547    194,442       0.80      0.47       53.61       15.04
+text     1,430,306  2,348,074  1,241,956     50,874    231,767       0.61      1.15       28.11        6.17
+tokens      49,617     64,608     16,807      5,809     21,077       0.77      2.95        8.54        2.35
+images       7,146      9,809      8,547      1,139      2,789       0.73      0.84        6.27        2.56
+numbers: 10,000,000 rows; reference 20,000; long ref. 600,000
+text: 1,000,000 rows; reference 10,000; long ref. 300,000
+tokens: 60,000 rows; reference 1,000; long ref. 30,000
+images: 10,000 rows; reference 300; long ref. 5,000
+(images from a run of their own, --tables images --repeat 5, after their samples were no longer copied together)
+
+The figures of tables that fill the disk's cache, text and images, vary by a third from run to run on this machine.
 """
 
 import argparse

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -279,11 +280,17 @@ def test_a_tasks_memory_and_disk_stay_near_two_shards(spark: SparkSession, tmp_p
     assert seen["elsewhere"] == set()
 
 
+def _standard_streams(pid: int) -> set[str]:
+    """Where a process and those that started it print: a file of pytest's, of which they may hold copies."""
+    family = [pid, *(parent.pid for parent in psutil.Process(pid).parents())]
+    return {name for one in family for descriptor, name in open_files(one) if int(descriptor) <= 2}
+
+
 def _written_outside(pid: int, path: Path) -> Iterator[str]:
     """The files outside of a folder that a process has open for writing."""
     for descriptor, name in open_files(pid):
-        with contextlib.suppress(OSError):
-            if int(descriptor) <= 2:  # inherited from pytest
+        with contextlib.suppress(OSError, psutil.Error):
+            if name in _standard_streams(pid):
                 continue
             if not stat.S_ISREG(os.stat(f"/proc/{pid}/fd/{descriptor}").st_mode):
                 continue
