@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
-from mds_torch.batches import Batches, Samples, unpack
 from mds_torch.dataset import StreamingDataset
+from mds_torch.transport import unpack
+from mds_torch.workers import Batches, PackedBatches, Samples
 
 # DataLoader's arguments that say how samples are loaded, not which.
 _LOADING = (
@@ -41,50 +42,66 @@ class StreamingDataLoader(DataLoader[Any]):
             raise TypeError(f"StreamingDataLoader: expected a StreamingDataset, found {type(dataset).__name__}")
         super().__init__(dataset, *args, **kwargs)
         kind = type(dataset)
-        self._unpacks = False
-        self._samples: Samples | None = None
-        if kind.__iter__ is not StreamingDataset.__iter__:
-            return  # its samples, and their order, are its own
-        loading = {name: getattr(self, name) for name in _LOADING if hasattr(self, name)}
-        if self.num_workers:
-            loading["worker_init_fn"] = _StartWorker(self.worker_init_fn)
-        plain_collation = self.collate_fn is default_collate
-        if plain_collation and self.batch_size is not None and kind.__getitem__ is StreamingDataset.__getitem__:
-            self._unpacks = self.num_workers > 0
-            self._samples = Batches(dataset, self.batch_size, self.drop_last, self._unpacks)
-            self._loader = DataLoader(self._samples, batch_size=None, collate_fn=_same, **loading)
-        else:
-            self._samples = Samples(dataset, self.batch_size or 1, self.drop_last)
-            self._loader = DataLoader(self._samples, batch_size=self.batch_size, collate_fn=self.collate_fn, **loading)
-        if self.persistent_workers:
-            self._samples.epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        # A dataset with an __iter__ of its own chooses its samples, and their order.
+        self._ours = kind.__iter__ is StreamingDataset.__iter__
+        self._whole = (
+            self.batch_size is not None
+            and self.collate_fn is default_collate
+            and kind.__getitem__ is StreamingDataset.__getitem__
+        )
+        self._kept: DataLoader[Any] | None = None
 
     def __len__(self) -> int:
-        if self._samples is None:
+        if not self._ours:
             return super().__len__()
-        deal = self._samples.dataset.deal(self._samples.batch_size, self.drop_last)
-        return deal.samples_per_rank if self.batch_size is None else deal.batches
+        dataset: Any = self.dataset
+        deal = dataset.deal(self.batch_size or 1, self.drop_last)
+        samples: int = deal.samples_per_rank
+        return samples if self.batch_size is None else deal.batches
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         dataset: Any = self.dataset
-        if self._samples is None:
+        if not self._ours:
             # The dataset's own __iter__ counts epochs; with workers, it does so in their copies.
             batches = super().__iter__()
             if self.num_workers:
                 dataset.next_epoch()
             yield from batches
             return
-        epoch = dataset.next_epoch()
-        if isinstance(self._samples.epoch, torch.Tensor):
-            self._samples.epoch[0] = epoch
+        # Each epoch's workers have samples of their own, as two epochs may be read side by side; unless they stay.
+        loader = self._open() if self._kept is None else self._kept
+        if self.persistent_workers:
+            self._kept = loader
+        samples: Any = loader.dataset
+        samples.epoch.array[...] = dataset.next_epoch()
+        if not isinstance(samples, PackedBatches):
+            yield from loader
+            return
+        encodings, size, pin = (
+            dataset.columns,
+            self.batch_size or 1,
+            self.pin_memory and torch.accelerator.is_available(),
+        )
+        for packed in loader:
+            yield from unpack(packed, encodings, size, samples.slots, pin)
+
+    def _open(self) -> DataLoader[Any]:
+        """Make the DataLoader of an epoch."""
+        dataset: Any = self.dataset
+        loading = {name: getattr(self, name) for name in _LOADING if hasattr(self, name)}
+        if self.num_workers:
+            loading["worker_init_fn"] = _StartWorker(self.worker_init_fn)
+        if not self._whole:
+            samples = Samples(dataset, self.batch_size or 1, self.drop_last)
+            return DataLoader(samples, batch_size=self.batch_size, collate_fn=self.collate_fn, **loading)
+        assert self.batch_size is not None
+        if not self.num_workers:
+            samples = Batches(dataset, self.batch_size, self.drop_last)
         else:
-            self._samples.epoch = epoch
-        encodings = dataset.columns
-        for loaded in self._loader:
-            if self._unpacks:
-                yield from unpack(loaded, encodings, self.batch_size or 1)
-            else:
-                yield loaded
+            assert self.prefetch_factor is not None
+            samples = PackedBatches(dataset, self.batch_size, self.drop_last, self.num_workers, self.prefetch_factor)
+            loading["pin_memory"] = False  # what comes is no batch yet
+        return DataLoader(samples, batch_size=None, collate_fn=_same, **loading)
 
 
 def _same(batch: Any) -> Any:

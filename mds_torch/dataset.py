@@ -100,7 +100,6 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
         self.num_canonical_nodes = num_canonical_nodes
         self.batch_size = batch_size
         self.epoch = 0
-        self._bytes = sum(shard.raw_data.bytes for shard in self.reader.shards)
         self._given_world = (rank, world_size, local_world_size)
         self._world: World | None = None
         if rank is not None or world_size is not None:
@@ -115,6 +114,11 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
     def size(self) -> int:
         """The number of samples of the whole data set."""
         return len(self.reader)
+
+    @property
+    def mean_bytes(self) -> float:
+        """How many bytes a sample has, on average."""
+        return sum(shard.raw_data.bytes for shard in self.reader.shards) / max(1, self.size)
 
     @property
     def columns(self) -> dict[str, str]:
@@ -198,7 +202,7 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
             Arrays int64[n] of ids; n is a multiple of the batch size, but for the last.
         """
         order, deal, rank = self.epoch_order(epoch), self.deal(batch_size, drop_last), self.world.rank
-        rows = min(_MOST_ROWS_AT_ONCE, bytes_at_once * self.size // max(1, self._bytes))
+        rows = min(_MOST_ROWS_AT_ONCE, int(bytes_at_once / max(1.0, self.mean_bytes)))
         # Few enough batches together that all workers have a like number of them.
         together = max(1, min(rows // batch_size, deal.batches // (8 * workers)))
         turn = together if long_turns else 1
