@@ -23,24 +23,25 @@ The last table:
 2 cores (AMD EPYC), 24 GiB, Python 3.11.7, torch 2.13.0+cpu, litdata 0.2.76, pyarrow 26.0.1, 2026-11-29
 rows/s, shuffle=False
                                  ours  MDSReader  reference  litdata  ours/reference  ours/litdata
-numbers: iterate            1,628,408  1,614,089     16,087  384,511          101.23          4.24
-numbers: random [i]           691,853    704,299     49,525   13,046           13.97         53.03
-numbers: loader, 0 workers  2,753,580          -     12,927  248,456          213.01         11.08
-numbers: loader, 2 workers  2,878,057          -      9,574   25,637          300.61        112.26
-text: iterate               1,158,692  1,136,794     12,399  382,503           93.45          3.03
-text: random [i]              444,087    447,038     63,620   13,344            6.98         33.28
-text: loader, 0 workers     1,412,103          -     12,743  332,420          110.82          4.25
-text: loader, 2 workers       224,661          -     21,734  214,355           10.34          1.05
-tokens: iterate               152,248    135,868     15,731  127,397            9.68          1.20
-tokens: random [i]            209,368    210,452     48,208      886            4.34        236.37
-tokens: loader, 0 workers     130,285          -     12,097  110,852           10.77          1.18
-tokens: loader, 2 workers      41,734          -     11,682   36,773            3.57          1.13
-images: iterate                16,019     15,404      4,829   19,865            3.32          0.81
-images: random [i]            116,905    112,548     29,313       71            3.99       1647.33
-images: loader, 0 workers      52,542          -      4,381   23,382           11.99          2.25
-images: loader, 2 workers       4,791          -      7,121    5,500            0.67          0.87
+numbers: iterate            1,537,433  1,565,118     11,581  365,283          132.75          4.21
+numbers: random [i]           678,621    686,845     48,767   13,113           13.92         51.75
+numbers: loader, 0 workers  2,533,875          -      7,205  244,956          351.69         10.34
+numbers: loader, 2 workers  3,263,792          -      8,518   29,685          383.14        109.95
+text: iterate               1,108,604    971,844      9,840  379,327          112.66          2.92
+text: random [i]              401,220    422,245     61,729   13,068            6.50         30.70
+text: loader, 0 workers     1,470,146          -     10,559  333,906          139.23          4.40
+text: loader, 2 workers       674,007          -     21,135  199,181           31.89          3.38
+tokens: iterate               269,232    275,882     12,744  118,327           21.13          2.28
+tokens: random [i]            210,992    207,637     48,634      889            4.34        237.39
+tokens: loader, 0 workers     402,356          -      9,258   76,331           43.46          5.27
+tokens: loader, 2 workers      73,806          -      9,752   30,225            7.57          2.44
+images: iterate                76,594     82,933      6,125   19,363           12.51          3.96
+images: random [i]            123,990    126,573     32,870       80            3.77       1548.00
+images: loader, 0 workers      69,188          -      4,590   23,705           15.07          2.92
+images: loader, 2 workers      33,453          -      5,906    6,174            5.66          5.42
 
-(--scale 0.2 --repeat 1 --seconds 2. 2,000 images are read in a fraction of a second: take their figures as a hint.)
+(--scale 0.2 --repeat 2 --seconds 2; random [i] in a run of its own. 2,000 images are read in a fraction of a second:
+take their figures as a hint.)
 """
 
 import argparse
