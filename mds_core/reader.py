@@ -41,13 +41,16 @@ def _keep_freed_memory() -> None:
 _keep_freed_memory()
 
 
-def open_shard(storage: Storage, shard: Shard, validate_hash: str | None = None) -> ShardReader:
+def open_shard(
+    storage: Storage, shard: Shard, validate_hash: str | None = None, columns: Sequence[str] | None = None
+) -> ShardReader:
     """Open and check a shard: memory-mapped, or unpacked to a temporary file without a name, and mapped.
 
     Args:
         storage: the data set's folder.
         shard: the shard's entry in the index.
         validate_hash: the name of a hash that the files must have, if any.
+        columns: the names of the columns to read, all unless given.
 
     Raises:
         FileNotFoundError: its file is missing.
@@ -73,7 +76,7 @@ def open_shard(storage: Storage, shard: Shard, validate_hash: str | None = None)
             file.write(raw)
             file.flush()
             data = _map(file.fileno(), shard.raw_data.bytes)
-    return ShardReader(data, shard, storage.describe(shard.raw_data.basename))
+    return ShardReader(data, shard, storage.describe(shard.raw_data.basename), columns)
 
 
 def _map(descriptor: int, size: int) -> Buffer:
@@ -105,20 +108,30 @@ class MDSReader:
         path: the data set's folder.
         allow_unsafe_types: read `pkl` columns, too, which runs code of the data set's writer.
         validate_hash: the name of a hash in the index; each shard is checked against it when it is opened.
+        columns: the names of the columns to read, all unless given; the others are not decoded.
 
     Raises:
         FileNotFoundError: there is no data set.
         FormatError: its index is broken.
-        ValueError: a column needs `allow_unsafe_types`, or the data set does not have the hash.
+        ValueError: there is no such column, a column needs `allow_unsafe_types`, or the data set does not have the
+            hash.
 
     Example:
         >>> MDSReader("/data/reviews")[0]
         {'stars': np.int32(5), 'text': 'good'}
     """
 
-    def __init__(self, path: str, *, allow_unsafe_types: bool = False, validate_hash: str | None = None):
+    def __init__(
+        self,
+        path: str,
+        *,
+        allow_unsafe_types: bool = False,
+        validate_hash: str | None = None,
+        columns: Sequence[str] | None = None,
+    ):
         self._storage = open_storage(path)
         self.index: Index = read_index(self._storage)
+        self._columns = None if columns is None else self._known(columns)
         check_safe(self.columns, allow_unsafe_types)
         self._validate_hash = validate_hash
         if validate_hash is not None:
@@ -136,8 +149,23 @@ class MDSReader:
 
     @property
     def columns(self) -> dict[str, str]:
-        """The encoding of each column, by name."""
-        return self.index.columns
+        """The encoding of each column that is read, by name, in the data set's order."""
+        columns = self.index.columns
+        if self._columns is None:
+            return columns
+        return {name: encoding for name, encoding in columns.items() if name in self._columns}
+
+    def _known(self, columns: Sequence[str]) -> list[str]:
+        if isinstance(columns, str):
+            raise TypeError(f"columns: expected a list of names, found the text {columns!r}; give [{columns!r}]")
+        unknown = [name for name in columns if name not in self.index.columns]
+        # An empty data set may have no columns at all.
+        if self.shards and (unknown or not columns):
+            raise ValueError(
+                f"columns: expected names from {list(self.index.columns)} of {self._storage.root}, "
+                f"found {unknown or 'none'}"
+            )
+        return list(columns)
 
     @property
     def shards(self) -> tuple[Shard, ...]:
@@ -218,7 +246,7 @@ class MDSReader:
         """
         shard = self._open.get(number)
         if shard is None:
-            shard = open_shard(self._storage, self.shards[number], self._validate_hash)
+            shard = open_shard(self._storage, self.shards[number], self._validate_hash, self._columns)
             if len(self._open) >= _MOST_OPEN_SHARDS:
                 self._open.popitem(last=False)
             self._open[number] = shard

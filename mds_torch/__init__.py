@@ -2,5 +2,6 @@
 
 from mds_torch.dataloader import StreamingDataLoader
 from mds_torch.dataset import StreamingDataset
+from mds_torch.stream import Stream
 
-__all__ = ["StreamingDataLoader", "StreamingDataset"]
+__all__ = ["Stream", "StreamingDataLoader", "StreamingDataset"]

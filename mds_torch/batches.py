@@ -18,7 +18,7 @@ from torch.utils.data import default_collate
 from mds_core.encodings import Array, Bytes, Encoding, Number, Text
 from mds_core.errors import FormatError
 from mds_core.reader import MDSReader
-from mds_core.shard import Rows, scattered
+from mds_core.shard import Rows, ShardReader, scattered
 
 
 @dataclass(frozen=True)
@@ -51,28 +51,27 @@ def read_columns(reader: MDSReader, ids: Rows, ragged: bool) -> dict[str, Column
     return {name: _put_together([columns[name] for _, columns in parts], order) for name in reader.columns}
 
 
-def _shard_columns(shard: Any, rows: Rows, ragged: bool) -> dict[str, Column]:
+def _shard_columns(shard: ShardReader, rows: Rows, ragged: bool) -> dict[str, Column]:
     columns: dict[str, Column] = {}
+    names = shard.layout.column_names
     if not shard.variable:
         # One gather of whole samples, then a field of it for each column: 4 times as fast as a gather a column.
         records = shard.records()[rows]
-        for name, encoding in zip(shard.layout.column_names, shard.encodings, strict=True):
-            columns[name] = _typed(records[name], encoding)
-        return columns
-    for name, encoding, (starts, sizes) in zip(
-        shard.layout.column_names, shard.encodings, shard.spans(rows), strict=True
-    ):
+        return {names[i]: _typed(records[names[i]], shard.encodings[i]) for i in shard.columns}
+    spans = shard.spans(rows)
+    for i in shard.columns:
+        name, encoding, (starts, sizes) = names[i], shard.encodings[i], spans[i]
         if isinstance(sizes, int):
             dtype = encoding.dtype if isinstance(encoding, Number) else f"V{sizes}"
             columns[name] = _typed(scattered(shard.data, dtype)[starts], encoding)
         elif isinstance(encoding, Array):
             stacked = _stacked(shard.data, starts, sizes, encoding)
-            columns[name] = shard.values(rows, [shard.column(name)])[0] if stacked is None else stacked
+            columns[name] = list(shard.values(rows, [i])[0]) if stacked is None else stacked
         elif ragged and isinstance(encoding, Text | Bytes):
             ends = (starts + sizes).tolist()
             columns[name] = Ragged([shard.data[a:b] for a, b in zip(starts.tolist(), ends, strict=True)], sizes)
         else:
-            columns[name] = shard.values(rows, [shard.column(name)])[0]
+            columns[name] = list(shard.values(rows, [i])[0])
     return columns
 
 

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
 from mds_torch.dataset import StreamingDataset
+from mds_torch.state import Progress
 from mds_torch.transport import unpack
 from mds_torch.workers import Batches, PackedBatches, Samples
 
@@ -48,42 +49,66 @@ class StreamingDataLoader(DataLoader[Any]):
             self.batch_size is not None
             and self.collate_fn is default_collate
             and kind.__getitem__ is StreamingDataset.__getitem__
+            and dataset.transform is None
+            and dataset.is_uniform
         )
+        self._progress: Progress | None = None
         self._kept: DataLoader[Any] | None = None
 
     def __len__(self) -> int:
         if not self._ours:
             return super().__len__()
         dataset: Any = self.dataset
-        deal = dataset.deal(self.batch_size or 1, self.drop_last)
-        samples: int = deal.samples_per_rank
-        return samples if self.batch_size is None else deal.batches
+        deal, rank = dataset.deal(self.batch_size or 1, self.drop_last), dataset.world.rank
+        length: int = deal.samples(rank) if self.batch_size is None else deal.batches(rank)
+        return length
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         dataset: Any = self.dataset
         if not self._ours:
-            # The dataset's own __iter__ counts epochs; with workers, it does so in their copies.
-            batches = super().__iter__()
-            if self.num_workers:
-                dataset.next_epoch()
-            yield from batches
+            yield from super().__iter__()
             return
         # Each epoch's workers have samples of their own, as two epochs may be read side by side; unless they stay.
         loader = self._open() if self._kept is None else self._kept
         if self.persistent_workers:
             self._kept = loader
         samples: Any = loader.dataset
-        samples.epoch.array[...] = dataset.next_epoch()
+        size = self.batch_size or 1
+        samples.epoch = epoch = dataset.begin(size)
+        epoch.check_goes_on(0, 0, 0)  # a loader's batches are whole
+        deal = dataset.deal(size, self.drop_last, epoch.start)
+        progress = self._progress = dataset.progress = Progress(epoch, deal, dataset.world.rank)
+        for batch in self._batches(loader, samples):
+            progress.samples += size
+            yield batch
+        progress.finished = True
+
+    def _batches(self, loader: DataLoader[Any], samples: Any) -> Iterator[Any]:
         if not isinstance(samples, PackedBatches):
             yield from loader
             return
-        encodings, size, pin = (
-            dataset.columns,
-            self.batch_size or 1,
-            self.pin_memory and torch.accelerator.is_available(),
-        )
+        encodings, pin = samples.dataset.columns, self.pin_memory and torch.accelerator.is_available()
         for packed in loader:
-            yield from unpack(packed, encodings, size, samples.slots, pin)
+            yield from unpack(packed, encodings, samples.batch_size, samples.slots, pin)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give where to go on after the batches that this loader has handed over: plain JSON, the same on all ranks."""
+        dataset: Any = self.dataset
+        state: dict[str, Any]
+        if self._progress is None or dataset.progress is None:  # a state that was loaded is newer
+            state = dataset.state_dict()
+        else:
+            state = dataset.to_state(self._progress.rest())
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken: the next iteration is the rest of that epoch.
+
+        Raises:
+            ValueError: it is none of ours, or of a dataset of other arguments.
+        """
+        dataset: Any = self.dataset
+        dataset.load_state_dict(state)
 
     def _open(self) -> DataLoader[Any]:
         """Make the DataLoader of an epoch."""

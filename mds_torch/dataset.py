@@ -2,53 +2,89 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 
 from mds_core.reader import MDSReader
 from mds_core.sizes import parse_count
-from mds_torch.order import Deal, EpochOrder
-from mds_torch.order.sequence import DEFAULT_BLOCK, Positions
-from mds_torch.world import World, find_worker, find_world
+from mds_torch.filters import Filter, evaluate
+from mds_torch.order.batching import BATCHINGS
+from mds_torch.order.deal import Deal
+from mds_torch.order.epoch import EpochOrder
+from mds_torch.order.permutations import Positions
+from mds_torch.order.plan import Plan
+from mds_torch.order.sampling import check_weights
+from mds_torch.order.shuffles import SHUFFLES
+from mds_torch.state import Epoch, Epochs, Progress, from_state, to_state
+from mds_torch.stream import JoinedReader, Stream
+from mds_torch.world import World, data_world, find_worker, find_world, mesh_world
 
-# More rows a turn make no call cheaper.
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+# Decoding more at once makes it no faster, and more rows make no call cheaper.
+_BYTES_AT_ONCE = 1 << 22
 _MOST_ROWS_AT_ONCE = 2048
 
 
-class StreamingDataset(IterableDataset[dict[str, Any]]):
+class StreamingDataset(IterableDataset[Any]):
     """An MDS data set for training: each sample once an epoch, over all ranks and all DataLoader workers.
 
     Iterating it gives this rank's samples, dicts of a value for each column; `len(dataset)` is their number, and
-    `dataset[i]` is sample i of the whole data set. Each iteration is an epoch of its own; DataLoader workers other
-    than `StreamingDataLoader`'s need `set_epoch` for that.
-
-    To change samples, subclass it and override `__getitem__`:
-
-        class Images(StreamingDataset):
-            def __getitem__(self, i):
-                sample = super().__getitem__(i)
-                return to_tensor(sample["image"]), sample["label"]
+    `dataset[i]` is sample i of the whole data set. Each iteration is an epoch of its own, in an order that seed and
+    epoch decide, and neither ranks nor workers.
 
     Args:
-        local: the data set's folder. It is read where it lies, and never changed.
-        remote: the same; the one that is given counts, `remote` if both are.
+        streams: several data sets to mix, instead of `remote` and `local`.
+        remote: where the data set is.
+        local: the same: a folder is read where it lies, and never changed. The one that is given counts, `remote` if
+            both are.
         split: a subfolder of it that is the data set.
-        shuffle: shuffle shards and samples, anew each epoch.
-        shuffle_seed: of the shuffle; the same seed gives the same order on any number of ranks and workers.
-        shuffle_block_size: about how many samples are shuffled together, 262,144 unless given.
-        num_canonical_nodes: into how many pieces the shuffled shards are cut, the number of nodes unless given.
-            The order depends on it: set it to go on with another number of nodes.
-        batch_size: a rank's; the order in which samples are dealt to ranks depends on it. StreamingDataLoader's
-            own counts where it is used.
+        download_retry: without meaning for folders.
+        download_timeout: without meaning for folders.
         validate_hash: the name of a hash in the index; each shard is checked against it when it is opened.
+        keep_zip: without meaning: what is compressed is unpacked to a file without a name, and stays as it is.
+        epoch_size: samples an epoch, as a number or as text such as "10m"; for streams with proportions, or without
+            weights. The sum of the streams' samples unless given.
+        predownload: without meaning for folders.
+        cache_limit: without meaning for folders.
+        sampling_method: for streams of which an epoch takes a part: "balanced" chooses anew each epoch, "fixed" the
+            same each time.
+        sampling_granularity: how many samples to choose of one shard at a time.
+        partition_algo: without meaning: "relaxed" and "orig" are the same here, and any number of nodes resumes.
+        num_canonical_nodes: into how many pieces the shuffled shards are cut. The order depends on it. Unless given,
+            the number of nodes, or 64 times that for "py1s" and "py2s".
+        batch_size: a rank's; the order in which samples are dealt to ranks depends on it. StreamingDataLoader's own
+            counts where it is used.
+        shuffle: shuffle shards and samples, anew each epoch.
+        shuffle_algo: "py1e", "py1br", "py1s", "py2s" or "naive".
+        shuffle_seed: of the shuffle; the same seed gives the same order on any number of ranks and workers.
+        shuffle_block_size: about how many samples of a piece "py1e" and "py1br" shuffle together, as a number or as
+            text; 4,000,000 shared out to the canonical nodes, but at least 262,144, unless given.
+        batching_method: "random" mixes the samples of all streams; "stratified" gives each stream its share of any
+            stretch of samples; "per_stream" makes each global batch of one stream, "device_per_stream" each rank's
+            batch. The last two leave out what of a stream fills no batch.
         allow_unsafe_types: read `pkl` columns, too, which runs code of the data set's writer.
+        replication: so many ranks in a row read the same samples, as in tensor and sequence parallelism.
+        stream_name: "stream"; there are no others.
+        stream_config: arguments of the stream that `remote` and `local` stand for, such as `{"repeat": 2}`.
+        columns: the names of the columns to read, all unless given; the others are not decoded.
+        transform: a function from a sample to what to give instead of it. It runs in the workers.
+        filter: which samples to leave in: a function from ids, int64[n], to bool[n], or a pair of a column's name and
+            a function from its values in a shard (an array, or a list of other values) to bool[n]. It is asked once,
+            for all shards, in the process that needs it first; a column is read in whole for it.
+        pad: repeat up to ranks-1 samples at the end of an epoch, so that all ranks have as many. Without it each
+            sample comes exactly once, as evaluation needs it, and some ranks may have a sample, or a batch, less.
         rank: this process's; with `world_size`, instead of asking torch.distributed and the environment.
         world_size: how many ranks read the data set together.
         local_world_size: how many of them share a node.
+        device_mesh: the mesh whose dimensions are all of data parallelism, such as `mesh["dp"]`: its places are ranks.
+        data_rank: a function from a rank to its data rank, from 0 without gaps; ranks of one data rank read the same.
 
     Raises:
         FileNotFoundError: there is no data set.
@@ -64,155 +100,352 @@ class StreamingDataset(IterableDataset[dict[str, Any]]):
     def __init__(
         self,
         *,
+        streams: Sequence[Stream] | None = None,
         remote: str | None = None,
         local: str | None = None,
         split: str | None = None,
-        shuffle: bool = False,
-        shuffle_seed: int = 9176,
-        shuffle_block_size: int | str | None = None,
+        download_retry: int = 2,
+        download_timeout: float = 60.0,
+        validate_hash: str | None = None,
+        keep_zip: bool = False,
+        epoch_size: int | str | None = None,
+        predownload: int | None = None,
+        cache_limit: int | str | None = None,
+        sampling_method: str = "balanced",
+        sampling_granularity: int = 1,
+        partition_algo: str = "relaxed",
         num_canonical_nodes: int | None = None,
         batch_size: int | None = None,
-        validate_hash: str | None = None,
+        shuffle: bool = False,
+        shuffle_algo: str = "py1e",
+        shuffle_seed: int = 9176,
+        shuffle_block_size: int | str | None = None,
+        batching_method: str = "random",
         allow_unsafe_types: bool = False,
+        replication: int | None = None,
+        stream_name: str = "stream",
+        stream_config: dict[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        filter: Filter | None = None,
+        pad: bool = True,
         rank: int | None = None,
         world_size: int | None = None,
         local_world_size: int | None = None,
+        device_mesh: DeviceMesh | None = None,
+        data_rank: Callable[[int], int] | None = None,
     ):
-        path = remote or local
-        if not path:
-            raise ValueError("StreamingDataset: expected the data set's folder as `local` or `remote`, found neither")
-        for name, value, least in (
-            ("batch_size", batch_size, 1),
-            ("num_canonical_nodes", num_canonical_nodes, 1),
-            ("shuffle_seed", shuffle_seed, 0),
+        wrong = []
+        if bool(streams) == bool(remote or local):
+            wrong.append("expected streams, or a path in remote or local; found " + ("both" if streams else "neither"))
+        if not streams and (remote or local):
+            streams = [Stream(remote=remote, local=local, split=split, **(stream_config or {}))]
+        self.streams = list(streams or [])
+        size = _count("epoch_size", epoch_size, wrong)
+        block = _count("shuffle_block_size", shuffle_block_size, wrong)
+        wrong += check_weights([stream.weight for stream in self.streams], size)
+        least = {"shuffle_seed": 0, "num_canonical_nodes": 0}
+        for name, number in {
+            "shuffle_seed": shuffle_seed,
+            "num_canonical_nodes": num_canonical_nodes,
+            "sampling_granularity": sampling_granularity,
+            "batch_size": batch_size,
+            "replication": replication,
+        }.items():
+            if number is not None and not least.get(name, 1) <= number < 1 << 63:
+                wrong.append(f"{name}: expected at least {least.get(name, 1)}, found {number}")
+        for name, text, known in (
+            ("shuffle_algo", shuffle_algo, tuple(SHUFFLES)),
+            ("batching_method", batching_method, BATCHINGS),
+            ("sampling_method", sampling_method, ("balanced", "fixed")),
+            ("partition_algo", partition_algo, ("relaxed", "orig")),
+            ("stream_name", stream_name, ("stream",)),
         ):
-            if value is not None and value < least:
-                raise ValueError(f"StreamingDataset: {name}: expected at least {least}, found {value}")
-        try:
-            block_size = DEFAULT_BLOCK if shuffle_block_size is None else parse_count(shuffle_block_size)
-        except ValueError as error:
-            raise ValueError(f"StreamingDataset: shuffle_block_size: {error}") from None
-        self.path = os.path.join(path, split) if split else path
-        self.reader = MDSReader(self.path, allow_unsafe_types=allow_unsafe_types, validate_hash=validate_hash)
-        self.shuffle = shuffle
-        self.shuffle_seed = shuffle_seed
-        self.shuffle_block_size = block_size
+            if text not in known:
+                wrong.append(f"{name}: expected one of {', '.join(known)}, found {text!r}")
+        if data_rank is not None and replication is not None:
+            wrong.append("expected data_rank or replication, found both")
+        if device_mesh is not None and (rank is not None or world_size is not None):
+            wrong.append("expected device_mesh, or rank and world_size; found both")
+        if wrong:
+            raise ValueError("StreamingDataset: " + "\n".join(wrong))
+        self._epoch_size = size
+        self.sampling_method = sampling_method
+        self.sampling_granularity = sampling_granularity
         self.num_canonical_nodes = num_canonical_nodes
         self.batch_size = batch_size
-        self.epoch = 0
+        self.shuffle = shuffle
+        self.shuffle_algo = shuffle_algo
+        self.shuffle_seed = shuffle_seed
+        self.shuffle_block_size = block
+        self.batching_method = batching_method
+        self.replication = replication
+        self.transform = transform
+        self.pad = pad
+        self._filter = filter
         self._given_world = (rank, world_size, local_world_size)
+        self._device_mesh = device_mesh
+        self._data_rank = data_rank
         self._world: World | None = None
         if rank is not None or world_size is not None:
-            self._world = find_world(*self._given_world)
+            self._world = self._find_world()
+        readers = [
+            MDSReader(
+                stream.folder(split),
+                allow_unsafe_types=allow_unsafe_types,
+                validate_hash=stream.validate_hash or validate_hash,
+                columns=columns,
+            )
+            for stream in self.streams
+        ]
+        # Streams of other columns can't share a batch that is read column by column.
+        self.is_uniform = all(list(reader.columns.items()) == list(readers[0].columns.items()) for reader in readers)
+        self.reader = readers[0] if len(readers) == 1 else JoinedReader(readers)
+        self._stream_shards = [len(reader.shards) for reader in readers]
+        self._epochs = Epochs(Epoch(0, 0, num_canonical_nodes or 0, shuffle_seed))
+        self.progress: Progress | None = None
+        self._told: Epoch | None = None
+
+    # What there is
 
     @property
     def world(self) -> World:
-        """This process's place among the ranks, found when it is needed: it may be set after the dataset is made."""
-        return self._world or find_world(*self._given_world)
+        """This process's place among the data ranks, found when it is needed: it may be set after this is made."""
+        return self._world or self._find_world()
+
+    def _find_world(self) -> World:
+        mesh = self._device_mesh
+        world = find_world(*self._given_world) if mesh is None else mesh_world(mesh)
+        if self._data_rank is not None:
+            return data_world(world, self._data_rank)
+        if self.replication is None:
+            return world
+        together = self.replication
+        if world.ranks % together:
+            raise ValueError(
+                f"StreamingDataset: replication: expected a divisor of the {world.ranks} ranks, found {together}"
+            )
+        return data_world(world, lambda rank: rank // together)
 
     @property
     def size(self) -> int:
-        """The number of samples of the whole data set."""
+        """The number of samples of all data sets, whatever a filter or the streams' weights leave of them."""
         return len(self.reader)
+
+    num_samples = size
+
+    @property
+    def num_streams(self) -> int:
+        """The number of streams."""
+        return len(self.streams)
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """The encoding of each column that is read, by name."""
+        return self.reader.columns
 
     @property
     def mean_bytes(self) -> float:
         """How many bytes a sample has, on average."""
         return sum(shard.raw_data.bytes for shard in self.reader.shards) / max(1, self.size)
 
+    def __getitem__(self, at: Any) -> Any:
+        found = self.reader[at]
+        if self.transform is None:
+            return found
+        return [self.transform(sample) for sample in found] if isinstance(found, list) else self.transform(found)
+
+    def __getitems__(self, ids: Sequence[int]) -> list[Any]:
+        """Give many samples; torch asks a Subset for them."""
+        if type(self).__getitem__ is not StreamingDataset.__getitem__:
+            return [self[i] for i in ids]
+        samples: list[Any] = self[list(ids)]
+        return samples
+
+    def get_item(self, sample_id: int) -> Any:
+        """Give a sample, as `dataset[sample_id]` does."""
+        return self[sample_id]
+
+    # The order
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What the epochs are made of. A filter is asked when it is first needed."""
+        return Plan(
+            np.diff(self.reader.starts),
+            self._stream_shards,
+            [stream.weight for stream in self.streams],
+            self._epoch_size,
+            self.shuffle_algo if self.shuffle else None,
+            self.shuffle_block_size,
+            self.batching_method,
+            self.sampling_method == "balanced",
+            self.sampling_granularity,
+            None if self._filter is None else evaluate(self._filter, self.reader),
+        )
+
+    def _group(self, batch_size: int | None) -> int:
+        """Give how many samples in a row come of one stream; 1 if that does not matter."""
+        if not self.plan.has_groups:
+            return 1
+        if batch_size is None:
+            raise ValueError(f"StreamingDataset: batching_method {self.batching_method!r} needs a batch_size")
+        return batch_size * (self.world.ranks if self.batching_method == "per_stream" else 1)
+
     @property
-    def columns(self) -> dict[str, str]:
-        """The encoding of each column, by name."""
-        return self.reader.columns
+    def epoch_size(self) -> int:
+        """How many samples an epoch has, on all ranks together."""
+        return self.plan.samples(self._group(self.batch_size))
 
     def __len__(self) -> int:
-        return self.deal(1).samples_per_rank
+        return self.deal(self.batch_size).samples(self.world.rank)
 
-    def __getitem__(self, at: Any) -> Any:
-        return self.reader[at]
+    @property
+    def length(self) -> int:
+        """How many samples this rank has, `len(dataset)`."""
+        return len(self)
 
-    def __iter__(self) -> Iterator[Any]:
-        epoch = self.next_epoch()
-        worker, workers = find_worker()
-        ids = self.rank_ids(epoch, self.batch_size or 1, worker, workers)
-        return self.samples(ids)
+    def deal(self, batch_size: int | None, drop_last: bool = False, start: int = 0) -> Deal:
+        """Give how an epoch is dealt to the ranks, as far as numbers go: how many samples and batches each has."""
+        samples = self.plan.samples(self._group(batch_size))
+        return Deal(samples, batch_size or 1, self.world.ranks, 1, min(start, samples), drop_last, self.pad)
 
-    def samples(self, ids: Iterator[Positions]) -> Iterator[Any]:
-        """Give the samples of ids, one by one: what `self[i]` gives of each."""
-        if type(self).__getitem__ is not StreamingDataset.__getitem__:
-            for some in ids:
-                for i in some.tolist():
-                    yield self[i]
-            return
-        for some in ids:
-            yield from self.reader.samples(some)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration epoch `epoch`, counted from 0."""
-        self.epoch = epoch
-
-    def next_epoch(self) -> int:
-        """Begin an epoch: give its number, and count on."""
-        epoch = self.epoch
-        self.epoch += 1
-        return epoch
+    def complete(self, epoch: Epoch, batch_size: int | None) -> Epoch:
+        """Give an epoch with what was not known yet: the canonical nodes, and how long groups are."""
+        pieces = epoch.pieces or self.world.nodes * self.plan.pieces_per_node
+        return replace(epoch, pieces=pieces, group=epoch.group or self._group(batch_size))
 
     def epoch_order(self, epoch: int) -> EpochOrder:
-        """Give the global sequence of an epoch: `order[a:b]` are the ids of the samples at positions a to b.
+        """Give the order of an epoch: `order[a:b]` are the ids of the samples at positions a to b.
 
         Example:
             >>> dataset.epoch_order(0)[:4]
             array([7, 2, 9, 4])
         """
-        sizes = np.diff(self.reader.starts)
-        return EpochOrder(sizes, self._pieces, self.shuffle, self.shuffle_seed, epoch, self.shuffle_block_size)
+        return self.order(replace(self._epochs.next.next(), number=epoch), self.batch_size)
+
+    def order(self, epoch: Epoch, batch_size: int | None, drop_last: bool = False) -> EpochOrder:
+        """Give the order of an epoch, and how it is dealt to ranks in batches of a size."""
+        epoch = self.complete(epoch, batch_size)
+        sequence = self.plan.sequence(epoch.pieces, epoch.seed, epoch.number, epoch.group)
+        deal = replace(
+            self.deal(batch_size, drop_last, epoch.start),
+            length=len(sequence),
+            start=min(epoch.start, len(sequence)),
+            nodes=self.world.nodes,
+            group=epoch.group if self.batching_method == "device_per_stream" else 1,
+            pieces=epoch.pieces,
+            pieces_of=sequence.pieces,
+        )
+        return EpochOrder(sequence, deal, self.world.rank)
+
+    # Reading it
 
     @property
-    def _pieces(self) -> int:
-        return self.num_canonical_nodes or self.world.nodes
+    def epoch(self) -> int:
+        """The epoch that the next iteration reads, counted from 0."""
+        return self._epochs.next.number
 
-    def deal(self, batch_size: int, drop_last: bool = False) -> Deal:
-        """Give how the global sequence is dealt to the ranks in batches of a size."""
-        return Deal(self.size, self._pieces, batch_size, self.world.ranks, self.world.nodes, drop_last)
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration epoch `epoch`, counted from 0, from its first sample on."""
+        self._epochs.next = replace(self._epochs.next.next(), number=epoch)
+        self.progress = None
 
-    def rank_ids(
-        self,
-        epoch: int,
-        batch_size: int,
-        worker: int,
-        workers: int,
-        *,
-        drop_last: bool = False,
-        bytes_at_once: int = 1 << 22,
-        long_turns: bool = False,
-    ) -> Iterator[Positions]:
-        """Give the sample ids of this rank's batches of an epoch that belong to a DataLoader worker.
+    def begin(self, batch_size: int | None) -> Epoch:
+        """Begin an epoch: give it, and count on."""
+        told, self._told = self._told, None
+        return self._epochs.begin(lambda epoch: self.complete(epoch, batch_size), told)
+
+    def __iter__(self) -> Iterator[Any]:
+        worker, workers = find_worker()
+        epoch = self.begin(self.batch_size)
+        epoch.check_goes_on(self.world.ranks, workers, self.batch_size or 1)
+        order = self.order(epoch, self.batch_size)
+        progress = self.progress = Progress(epoch, order.deal, order.rank, epoch.skip)
+        for ids in order.turns(worker, workers, self.rows_at_once(_BYTES_AT_ONCE), skip=epoch.skip):
+            progress.samples += len(ids)
+            samples, progress.current = self.samples(ids)
+            yield from samples
+        progress.current, progress.finished = None, True
+
+    def rows_at_once(self, size: int) -> int:
+        """Give how many samples to read together that have about so many bytes."""
+        return min(_MOST_ROWS_AT_ONCE, int(size / max(1.0, self.mean_bytes)))
+
+    def samples(self, ids: Positions) -> tuple[Iterator[Any], Iterator[Any]]:
+        """Give samples, what `self[i]` gives of each; and what operator.length_hint tells how many are to come of."""
+        if type(self).__getitem__ is not StreamingDataset.__getitem__:
+            numbers = iter(ids.tolist())
+            return map(self.__getitem__, numbers), numbers
+        samples = iter(self.reader.samples(ids))
+        return (samples if self.transform is None else map(self.transform, samples)), samples
+
+    # Resuming
+
+    def state_dict(self, num_samples: int | None = None, from_beginning: bool = True) -> dict[str, Any]:
+        """Give where to go on: plain numbers, and the same on every rank.
 
         Args:
-            epoch: whose order.
-            batch_size: samples a batch.
-            worker: this DataLoader worker.
-            workers: how many there are.
-            drop_last: leave a last global batch that is not full out.
-            bytes_at_once: about how many bytes of samples to give the ids of together.
-            long_turns: workers take turns of one batch, as torch's DataLoader asks them for; with this, of all the
-                batches whose ids are given together.
+            num_samples: how many samples of the epoch all ranks together have had; what was given to the trainer
+                unless said, which iterating this dataset and StreamingDataLoader count.
+            from_beginning: `num_samples` counts from the epoch's beginning, not from where it was resumed.
 
-        Returns:
-            Arrays int64[n] of ids; n is a multiple of the batch size, but for the last.
+        Raises:
+            RuntimeError: the samples went through the workers of a torch DataLoader, which tells nobody how many of
+                them it has handed over.
         """
-        order, deal, rank = self.epoch_order(epoch), self.deal(batch_size, drop_last), self.world.rank
-        rows = min(_MOST_ROWS_AT_ONCE, int(bytes_at_once / max(1.0, self.mean_bytes)))
-        # Few enough batches together that all workers have a like number of them.
-        together = max(1, min(rows // batch_size, deal.batches // (8 * workers)))
-        turn = together if long_turns else 1
-        step = together // turn
-        turns = range(worker * turn, deal.batches, workers * turn)
-        for first in range(0, len(turns), step):
-            batches = [number for start in turns[first : first + step] for number in range(start, start + turn)]
-            yield order.at(deal.positions(rank, [number for number in batches if number < deal.batches]))
+        latest, here = self._epochs.latest, self.progress
+        if num_samples is not None:
+            epoch = latest or self._epochs.next
+            start = num_samples if from_beginning else epoch.start + num_samples
+            rest = replace(epoch.next(), number=epoch.number, start=start)
+        elif latest is None:
+            rest = self._told or self._epochs.next
+        elif here is not None and (get_worker_info() is not None or here.epoch == latest):
+            rest = here.rest()
+        else:
+            raise RuntimeError(
+                "state_dict: this epoch is read by the workers of a torch DataLoader, which prefetch, and only the "
+                "trainer knows how many samples it has had: give num_samples, of all ranks together, or use "
+                "StreamingDataLoader or torchdata's StatefulDataLoader"
+            )
+        return self.to_state(rest)
+
+    def to_state(self, epoch: Epoch) -> dict[str, Any]:
+        """Give what a checkpoint keeps of an epoch that is left to read."""
+        return to_state(self.complete(epoch, self.batch_size), str(self.plan))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken: the next iteration is the rest of that epoch.
+
+        Raises:
+            ValueError: it is none of ours, or of a dataset of other arguments.
+        """
+        epoch = from_state(state, str(self.plan))
+        if get_worker_info() is not None:
+            # Each worker is told on its own, and the others may have begun.
+            self._told = epoch
+        else:
+            self._epochs.next = epoch
+        self.progress = None
 
     def __getstate__(self) -> dict[str, Any]:
         # A worker that is spawned, not forked, can't ask torch.distributed: it takes the trainer's place along. A
         # process that is alone may be about to spawn the ranks: those find their own.
-        return {**self.__dict__, "_world": self.world if self.world.ranks > 1 else self._world}
+        world = self.world if self._device_mesh is not None or self.world.ranks > 1 else self._world
+        state = {**self.__dict__, "_world": world, "progress": None}
+        if world is not None:
+            state |= {"_device_mesh": None, "_data_rank": None}
+        if self._filter is None:
+            state.pop("plan", None)  # made again faster than sent
+        return state
+
+
+def _count(name: str, value: int | str | None, wrong: list[str]) -> int | None:
+    if not value or value == "0":
+        return None
+    try:
+        return parse_count(value)
+    except ValueError as error:
+        wrong.append(f"{name}: {error}")
+        return None

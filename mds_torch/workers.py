@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 from torch.utils.data import IterableDataset
 
 from mds_torch.batches import batches_of, read_columns
 from mds_torch.dataset import StreamingDataset
-from mds_torch.order.sequence import Positions
+from mds_torch.order.permutations import Positions
 from mds_torch.shared import SharedArray
+from mds_torch.state import Epoch
 from mds_torch.transport import Slots, pack
 from mds_torch.world import find_worker
 
@@ -34,36 +36,38 @@ class Samples(IterableDataset[Any]):
         self.dataset = dataset
         self.batch_size = batch_size
         self.drop_last = drop_last
-        self.epoch = SharedArray(())
+        self._epoch = SharedArray((len(fields(Epoch)),))
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch to read."""
+        return Epoch(*self._epoch.array.tolist())
+
+    @epoch.setter
+    def epoch(self, epoch: Epoch) -> None:
+        self._epoch.array[:] = epoch.row()
+
+    def turns(self, bytes_at_once: int, long_turns: bool) -> Iterator[Positions]:
+        """Give the ids of this worker's batches, many at once."""
+        order = self.dataset.order(self.epoch, self.batch_size, self.drop_last)
+        rows = self.dataset.rows_at_once(bytes_at_once)
+        return order.turns(*find_worker(), rows, long_turns=long_turns)
 
     def __iter__(self) -> Iterator[Any]:
-        worker, workers = find_worker()
-        epoch = int(self.epoch.array)
-        ids = self.dataset.rank_ids(epoch, self.batch_size, worker, workers, drop_last=self.drop_last)
-        return self.dataset.samples(ids)
+        for ids in self.turns(_BYTES_AT_ONCE, long_turns=False):
+            yield from self.dataset.samples(ids)[0]
 
 
 class Batches(Samples):
     """This rank's batches of an epoch, column by column, for a DataLoader that does not collate."""
 
     def __iter__(self) -> Iterator[Any]:
-        for ids in self.turns(_BYTES_AT_ONCE):
+        for ids in self.turns(_BYTES_AT_ONCE, long_turns=True):
             yield from batches_of(read_columns(self.dataset.reader, ids, ragged=False), self.batch_size)
 
-    def turns(self, bytes_at_once: int) -> Iterator[Positions]:
-        """Give the ids of this worker's batches, some batches at once."""
-        return self.dataset.rank_ids(
-            int(self.epoch.array),
-            self.batch_size,
-            *find_worker(),
-            drop_last=self.drop_last,
-            bytes_at_once=bytes_at_once,
-            long_turns=True,
-        )
 
-
-class PackedBatches(Batches):
-    """The same from workers: several batches together, packed.
+class PackedBatches(Samples):
+    """This rank's batches of an epoch from a worker, several together, packed.
 
     Args:
         dataset: whose samples.
@@ -83,7 +87,7 @@ class PackedBatches(Batches):
         worker, _ = find_worker()
         self.slots.clear(worker)  # of an epoch that was left
         encodings = self.dataset.columns
-        for ids in self.turns(_BYTES_A_MESSAGE):
+        for ids in self.turns(_BYTES_A_MESSAGE, long_turns=True):
             columns = read_columns(self.dataset.reader, ids, ragged=True)
             try:
                 yield pack(columns, encodings, self.batch_size, self.slots, worker)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 from torch.utils.data import get_worker_info
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,51 @@ def find_world(rank: int | None = None, world_size: int | None = None, local_wor
             f"world_size={world_size}, local_world_size={local}"
         )
     return World(rank, world_size, local)
+
+
+def data_world(world: World, data_rank: Callable[[int], int]) -> World:
+    """Give the place among the data ranks: ranks of one data rank read the same samples.
+
+    Args:
+        world: the place among all ranks.
+        data_rank: gives the data rank of a rank; from 0, without gaps.
+
+    Raises:
+        ValueError: the data ranks have gaps.
+    """
+    ranks = [int(data_rank(rank)) for rank in range(world.ranks)]
+    count = max(ranks) + 1
+    missing = sorted(set(range(count)) - set(ranks))
+    if missing or min(ranks) < 0:
+        raise ValueError(
+            f"data ranks: expected each of 0 to {count - 1}, found {sorted(set(ranks))[:20]} for {world.ranks} ranks; "
+            "give a function of a rank whose values have no gaps"
+        )
+    # Data ranks that lie evenly on nodes, one node after the other, have nodes; others do without.
+    node = [ranks.index(rank) // world.ranks_per_node for rank in range(count)]
+    nodes = len(set(node))
+    even = count % nodes == 0 and node == sorted(node) and all(node.count(n) == count // nodes for n in set(node))
+    return World(ranks[world.rank], count, count // nodes if even else count)
+
+
+def mesh_world(mesh: DeviceMesh) -> World:
+    """Give the place on a device mesh whose dimensions are all of data parallelism.
+
+    Raises:
+        ValueError: this process is not on it.
+    """
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        raise ValueError(f"device_mesh: rank {dist.get_rank()} is not on {mesh}; give the mesh that it is on")
+    rank = 0
+    for at, size in zip(coordinate, mesh.shape, strict=True):
+        rank = rank * size + at
+    per_node = _from_environment("LOCAL_WORLD_SIZE", dist.get_world_size())
+    # The node of each place on the mesh, as far as this process sees it: those of a submesh are this submesh's ranks.
+    nodes = (mesh.mesh.reshape(-1) // per_node).tolist()
+    shares = [nodes.count(node) for node in sorted(set(nodes))]
+    even = nodes == sorted(nodes) and len(set(shares)) == 1
+    return World(rank, mesh.size(), shares[0] if even else mesh.size())
 
 
 def _from_environment(name: str, default: int) -> int:

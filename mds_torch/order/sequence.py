@@ -1,87 +1,96 @@
 """The global sequence of an epoch: from a position to a sample.
 
 An epoch permutes the shards, lays them end to end, and cuts that line into as many equal pieces as there are
-canonical nodes. Within a piece, samples are shuffled in windows. The global sequence takes one sample from each
-piece in turn. A window's permutation is made when a position in it is asked for: what is kept is one window a
-piece.
+canonical nodes. Within a piece, samples are shuffled. The global sequence takes one sample from each piece in turn.
+What is random is made when a position that needs it is asked for.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
-from numpy.typing import NDArray
 
-Positions = NDArray[np.int64]
+from mds_torch.order.line import Line, Mixing, Parts, Shards
+from mds_torch.order.permutations import Feistel, Kept, Positions, Use
+from mds_torch.order.shuffles import SHUFFLES
+from mds_torch.order.windows import Windows
 
-# Samples a window: enough to mix several shards, few enough to permute in 5 ms.
-DEFAULT_BLOCK = 1 << 18
+WINDOWS = (Use.WINDOWS, Use.SHIFTED_WINDOWS)
 
 
-class EpochOrder:
-    """The samples of an epoch in order: `len(order)` of them, `order[a:b]` their ids.
+@dataclass(frozen=True)
+class Rules:
+    """What an epoch's order depends on, besides the data set.
 
     Args:
-        shard_sizes: samples of each shard, int64[shards].
         pieces: the number of canonical nodes.
-        shuffle: without it, shards and samples keep their order.
+        shuffle: the name of an algorithm; None leaves shards and samples in their order.
         seed: of the shuffle.
         epoch: from 0; each has an order of its own.
-        block_size: about how many samples of a piece are shuffled together.
+        block: about how many samples of a piece are shuffled together, by algorithms that have blocks.
+        stream: tells streams apart that are shuffled one by one.
     """
 
-    def __init__(
-        self,
-        shard_sizes: Positions,
-        pieces: int = 1,
-        shuffle: bool = False,
-        seed: int = 0,
-        epoch: int = 0,
-        block_size: int = DEFAULT_BLOCK,
-    ):
-        self._shuffle = shuffle
-        self._key = (seed, epoch)
-        self._block = block_size
-        self._pieces = pieces
-        sizes = np.asarray(shard_sizes, np.int64)
-        shards = np.random.default_rng([*self._key]).permutation(len(sizes)) if shuffle else np.arange(len(sizes))
-        self._line_ends = np.cumsum(sizes[shards])
-        # From a place on the line to the sample there: what is added within each shard of the line.
-        self._shift = (np.cumsum(sizes) - sizes)[shards] - (self._line_ends - sizes[shards])
-        self._samples = int(self._line_ends[-1]) if len(sizes) else 0
-        self._windows: dict[int, tuple[int, Positions]] = {}
+    pieces: int = 1
+    shuffle: str | None = None
+    seed: int = 0
+    epoch: int = 0
+    block: int = 1 << 18
+    stream: int = 0
+
+
+class Sequence:
+    """The samples of an epoch in order: `len(sequence)` of them.
+
+    Args:
+        shards: the data set's.
+        parts: what the epoch takes of them.
+        rules: the rest.
+    """
+
+    def __init__(self, shards: Shards, parts: Parts, rules: Rules):
+        self._pieces = rules.pieces
+        self._everything: Feistel | None = None
+        self._windows: list[Windows] = []
+        if rules.shuffle is None:
+            self._line = Line(shards, parts, rules.pieces, Mixing())
+            return
+        seed, shuffle, block = (rules.seed, rules.stream), SHUFFLES[rules.shuffle], rules.block
+        key = (*seed, rules.epoch)
+        within = float("inf") if shuffle.within is None else float(shuffle.within * block)
+        self._line = Line(shards, parts, rules.pieces, Mixing(seed, rules.epoch, shuffle.twice, within))
+        if shuffle.everything:
+            self._everything = Feistel(self._line.samples, Use.EVERYTHING, *key)
+        # Two windows of each piece that the next positions need, and one that they are about to need.
+        kept = Kept(max(1 << 22, 2 * block * rules.pieces))
+        sizes = np.diff(self._line.cuts)
+        for use, (size, start, jitter) in zip(WINDOWS, shuffle.windows, strict=False):
+            places = max(1, int(size * block)), max(1, int(start * block)), int(jitter * block)
+            self._windows.append(Windows(sizes, *places, kept, use, key))
 
     def __len__(self) -> int:
-        return self._samples
+        return self._line.samples
 
-    def __getitem__(self, at: slice) -> Positions:
-        return self.at(np.arange(*at.indices(self._samples)))
+    def ids(self, positions: Positions) -> Positions:
+        """Give the ids of the samples at some positions, int64[n] both."""
+        if self._everything is not None:
+            positions = self._everything(positions)
+        piece, place = self._places(positions)
+        for windows in reversed(self._windows):
+            place = windows(piece, place)
+        return self._line.ids(piece, place)
 
-    def at(self, positions: Positions) -> Positions:
-        """Give the ids of the samples at positions of the global sequence, int64[n] both."""
-        piece, place = positions % self._pieces, positions // self._pieces
-        if self._shuffle:
-            place = self._shuffled(piece, place)
-        line = piece * (self._samples // self._pieces) + np.minimum(piece, self._samples % self._pieces) + place
-        return line + self._shift[np.searchsorted(self._line_ends, line, side="right")]
+    def pieces(self, positions: Positions) -> Positions:
+        """Give the canonical nodes that some positions belong to, int64[n] both."""
+        return self._places(positions)[0]
 
-    def _piece_size(self, piece: int) -> int:
-        return self._samples // self._pieces + (piece < self._samples % self._pieces)
-
-    def _shuffled(self, piece: Positions, place: Positions) -> Positions:
-        window = place // self._block
-        shuffled = np.empty_like(place)
-        keys = piece + self._pieces * window
-        for key in np.unique(keys).tolist():
-            here = keys == key
-            first = key // self._pieces * self._block
-            shuffled[here] = first + self._permutation(key % self._pieces, key // self._pieces)[place[here] - first]
-        return shuffled
-
-    def _permutation(self, piece: int, window: int) -> Positions:
-        kept = self._windows.get(piece)
-        if kept is not None and kept[0] == window:
-            return kept[1]
-        size = min(self._block, self._piece_size(piece) - window * self._block)
-        permutation = np.random.default_rng([*self._key, piece, window]).permutation(size)
-        self._windows[piece] = window, permutation
-        return permutation
+    def _places(self, positions: Positions) -> tuple[Positions, Positions]:
+        place, piece = np.divmod(positions, self._pieces)
+        rest = positions - len(self) // self._pieces * self._pieces
+        last = rest >= 0
+        if last.any():
+            # Those pieces have a sample more than the others.
+            larger = np.flatnonzero(np.diff(self._line.cuts) > len(self) // self._pieces)
+            piece[last] = larger[rest[last]]
+        return piece, place

@@ -155,7 +155,7 @@ def test_an_empty_data_set_has_no_samples(workers: int, make: Make) -> None:
     assert len(dataset) == 0
     assert list(dataset) == []
     assert list(DataLoader(dataset, batch_size=2, num_workers=workers)) == []
-    assert len(StreamingDataset(local=dataset.path, rank=1, world_size=2)) == 0
+    assert len(StreamingDataset(local=dataset.streams[0].local, rank=1, world_size=2)) == 0
 
 
 # Arguments
@@ -164,11 +164,19 @@ def test_an_empty_data_set_has_no_samples(workers: int, make: Make) -> None:
 @pytest.mark.parametrize(
     ("wrong", "match"),
     [
-        ({"local": None}, "`local` or `remote`"),
+        ({"local": None}, "expected streams, or a path in remote or local; found neither"),
         ({"batch_size": 0}, "batch_size: expected at least 1, found 0"),
         ({"batch_size": -3}, "batch_size: expected at least 1, found -3"),
-        ({"num_canonical_nodes": 0}, "num_canonical_nodes: expected at least 1, found 0"),
-        ({"shuffle_block_size": 0}, "shuffle_block_size"),
+        ({"num_canonical_nodes": -1}, "num_canonical_nodes: expected at least 0, found -1"),
+        ({"shuffle_block_size": -1}, "shuffle_block_size"),
+        ({"epoch_size": "-1"}, "epoch_size"),
+        ({"sampling_granularity": 0}, "sampling_granularity: expected at least 1, found 0"),
+        ({"replication": 0}, "replication: expected at least 1, found 0"),
+        ({"shuffle_algo": "py3"}, "shuffle_algo: expected one of naive, py1s, py2s, py1br, py1e, found 'py3'"),
+        ({"batching_method": "all"}, "batching_method: expected one of random, stratified, per_stream"),
+        ({"sampling_method": "luck"}, "sampling_method: expected one of balanced, fixed"),
+        ({"partition_algo": "old"}, "partition_algo: expected one of relaxed, orig"),
+        ({"stream_name": "text"}, "stream_name: expected one of stream"),
         ({"shuffle_block_size": "many"}, "shuffle_block_size"),
         ({"shuffle": True, "shuffle_seed": -1}, "shuffle_seed"),
         ({"validate_hash": "md5"}, "md5"),

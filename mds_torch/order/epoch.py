@@ -1,0 +1,95 @@
+"""The order of an epoch: its global sequence, and how it is dealt out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from mds_torch.order.deal import Deal
+from mds_torch.order.permutations import Positions
+
+
+class GlobalSequence(Protocol):
+    """A global sequence: `Sequence`, or several `Batched`, or what a filter leaves of them."""
+
+    def __len__(self) -> int: ...
+
+    def ids(self, positions: Positions) -> Positions:
+        """Give the ids of the samples at some positions, int64[n] both."""
+
+    def pieces(self, positions: Positions) -> Positions:
+        """Give the canonical nodes that some positions belong to, int64[n] both."""
+
+
+class EpochOrder:
+    """An epoch's samples in order: `len(order)` of them, `order[a:b]` their ids, `order.batches(rank)` a rank's.
+
+    Args:
+        sequence: the epoch's.
+        deal: how it is dealt out.
+        rank: whose batches are given, unless another is named.
+
+    Example:
+        >>> order = dataset.epoch_order(0)
+        >>> order[:4]
+        array([7, 2, 9, 4])
+        >>> next(order.batches(rank=1))
+        array([9, 4])
+    """
+
+    def __init__(self, sequence: GlobalSequence, deal: Deal, rank: int = 0):
+        self.sequence = sequence
+        self.deal = deal
+        self.rank = rank
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+    def __getitem__(self, at: slice) -> Positions:
+        return self.sequence.ids(np.arange(*at.indices(len(self)), dtype=np.int64))
+
+    def batches(self, rank: int | None = None, worker: int = 0, workers: int = 1) -> Iterator[Positions]:
+        """Give the ids of a rank's batches that a DataLoader worker loads.
+
+        Args:
+            rank: whose, this process's unless given.
+            worker: which of the workers.
+            workers: how many there are.
+
+        Returns:
+            An int64[n] for each batch.
+        """
+        rank = self.rank if rank is None else rank
+        for number in range(worker, self.deal.batches(rank), workers):
+            yield self.sequence.ids(self.deal.positions(rank, [number]))
+
+    def turns(
+        self, worker: int, workers: int, rows: int, *, long_turns: bool = False, skip: int = 0
+    ) -> Iterator[Positions]:
+        """Give the ids of this rank's batches that a DataLoader worker loads, many at once.
+
+        Args:
+            worker: this worker.
+            workers: how many there are.
+            rows: about how many ids to give together.
+            long_turns: workers take turns of one batch, as torch's DataLoader asks them for; with this, of all the
+                batches whose ids are given together.
+            skip: leave so many of the worker's samples out.
+
+        Returns:
+            Arrays int64[n]; n is a multiple of the batch size, but for the last, and the first that is not skipped.
+        """
+        deal, batches = self.deal, self.deal.batches(self.rank)
+        # Few enough batches together that all workers have a like number of them.
+        together = max(1, min(rows // deal.batch_size, batches // (8 * workers)))
+        turn = together if long_turns else 1
+        turns = range(worker * turn, batches, workers * turn)[skip // (deal.batch_size * turn) :]
+        skip %= deal.batch_size * turn
+        step = together // turn
+        for first in range(0, len(turns), step):
+            numbers = [number for start in turns[first : first + step] for number in range(start, start + turn)]
+            positions = deal.positions(self.rank, [number for number in numbers if number < batches])
+            yield self.sequence.ids(positions[skip:])
+            skip = 0
