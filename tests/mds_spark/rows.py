@@ -69,6 +69,7 @@ def run_python(code: str, *args: str, timeout: float = 150, **environment: str) 
         capture_output=True,
         text=True,
         timeout=timeout,
+        cwd="/",  # where nothing of ours lies: as installed
         env={**os.environ, **environment},
     )
     assert process.returncode == 0, process.stderr[-6000:]

@@ -1,5 +1,6 @@
 """Who am I: where a process's rank comes from."""
 
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from mds_torch import StreamingDataset
-from mds_torch.world import World, find_worker, find_world
+from mds_torch.world import World, data_world, find_worker, find_world
 
 RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -146,3 +147,90 @@ def test_the_environment_is_left_as_it_was(thirty: str) -> None:
     before = dict(os.environ)
     list(StreamingDataset(local=thirty))
     assert dict(os.environ) == before
+
+
+# Data ranks
+
+
+@pytest.mark.parametrize(("ranks", "replication"), [(4, 1), (4, 2), (4, 4), (6, 3)])
+def test_replicated_ranks_read_the_same(ranks: int, replication: int, thirty: str) -> None:
+    parts = [
+        [
+            int(sample["n"])
+            for sample in StreamingDataset(
+                local=thirty, shuffle=True, replication=replication, rank=rank, world_size=ranks, batch_size=2
+            )
+        ]
+        for rank in range(ranks)
+    ]
+    for rank in range(ranks):
+        assert parts[rank] == parts[rank // replication * replication]
+    assert {i for part in parts[::replication] for i in part} == set(range(30))
+
+
+def test_a_replication_that_does_not_divide_the_ranks_is_refused(thirty: str) -> None:
+    with pytest.raises(ValueError, match="replication: expected a divisor of the 4 ranks, found 3"):
+        StreamingDataset(local=thirty, replication=3, rank=0, world_size=4)
+
+
+def test_any_ranks_may_be_one_data_rank(thirty: str) -> None:
+    # Ranks 0 and 2 are the stages of one pipeline, 1 and 3 of the other.
+    parts = [
+        [int(s["n"]) for s in StreamingDataset(local=thirty, data_rank=lambda r: r % 2, rank=rank, world_size=4)]
+        for rank in range(4)
+    ]
+    assert parts[0] == parts[2]
+    assert parts[1] == parts[3]
+    assert sorted(parts[0] + parts[1]) == list(range(30))
+    with pytest.raises(ValueError, match=r"expected each of 0 to 2, found \[0, 2\] for 4 ranks"):
+        StreamingDataset(local=thirty, data_rank=lambda r: r % 2 * 2, rank=0, world_size=4)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "per_node", "replication", "expected"),
+    [
+        (8, 4, 1, (8, 4)),
+        (8, 4, 2, (4, 2)),
+        (8, 4, 4, (2, 1)),
+        (8, 4, 8, (1, 1)),
+        (8, 2, 4, (2, 1)),
+        (6, 2, 3, (2, 1)),
+        (12, 4, 3, (4, 4)),
+    ],
+)
+def test_data_ranks_lie_on_the_nodes_of_their_ranks(
+    ranks: int, per_node: int, replication: int, expected: tuple[int, int]
+) -> None:
+    for rank in range(ranks):
+        found = data_world(World(rank, ranks, per_node), lambda r: r // replication)
+        assert found.rank == rank // replication
+        assert (found.ranks, found.ranks_per_node) == expected
+
+
+MESH = """
+import json, sys
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from mds_torch import StreamingDataLoader, StreamingDataset
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    dataset = StreamingDataset(local=sys.argv[1], shuffle=True, batch_size=3, device_mesh=mesh["dp"])
+    loader = StreamingDataLoader(dataset, batch_size=3, num_workers=1, multiprocessing_context="spawn")
+    ids = [i for batch in loader for i in batch["n"].tolist()]
+    with open(f"{sys.argv[2]}/{dist.get_rank()}.json", "w") as file:
+        json.dump([dataset.world.rank, dataset.world.ranks, ids], file)
+    dist.destroy_process_group()
+"""
+
+
+def test_the_places_of_a_device_mesh_are_ranks(thirty: str, run_script: RunScript, tmp_path: Path) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    ended = run_script(MESH, thirty, tmp_path, launcher=launcher)
+    assert ended.returncode == 0, ended.stderr
+    parts = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    assert [part[:2] for part in parts] == [[0, 2], [0, 2], [1, 2], [1, 2]]
+    assert parts[0][2] == parts[1][2]
+    assert parts[2][2] == parts[3][2]
+    assert sorted(parts[0][2] + parts[2][2]) == list(range(30))
