@@ -144,16 +144,17 @@ class StreamingDataset(IterableDataset[Any]):
         size = _count("epoch_size", epoch_size, wrong)
         block = _count("shuffle_block_size", shuffle_block_size, wrong)
         wrong += check_weights([stream.weight for stream in self.streams], size)
-        least = {"shuffle_seed": 0, "num_canonical_nodes": 0}
-        for name, number in {
-            "shuffle_seed": shuffle_seed,
-            "num_canonical_nodes": num_canonical_nodes,
-            "sampling_granularity": sampling_granularity,
-            "batch_size": batch_size,
-            "replication": replication,
-        }.items():
-            if number is not None and not least.get(name, 1) <= number < 1 << 63:
-                wrong.append(f"{name}: expected at least {least.get(name, 1)}, found {number}")
+        for name, number, least in (
+            ("shuffle_seed", shuffle_seed, 0),
+            ("num_canonical_nodes", num_canonical_nodes, 0),
+            ("sampling_granularity", sampling_granularity, 1),
+            ("batch_size", batch_size, 1),
+            ("replication", replication, 1),
+            ("rank", rank, 0),
+            ("world_size", world_size, 1),
+            ("local_world_size", local_world_size, 1),
+        ):
+            wrong += _wrong_number(name, number, least)
         for name, text, known in (
             ("shuffle_algo", shuffle_algo, tuple(SHUFFLES)),
             ("batching_method", batching_method, BATCHINGS),
@@ -347,7 +348,13 @@ class StreamingDataset(IterableDataset[Any]):
         return self._epochs.next.number
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration epoch `epoch`, counted from 0, from its first sample on."""
+        """Make the next iteration epoch `epoch`, counted from 0, from its first sample on.
+
+        Raises:
+            ValueError: no such number.
+        """
+        if wrong := _wrong_number("epoch", -1 if epoch is None else epoch, 0):
+            raise ValueError(f"set_epoch: {wrong[0]}")
         self._epochs.next = replace(self._epochs.next.next(), number=epoch)
         self.progress = None
 
@@ -441,11 +448,19 @@ class StreamingDataset(IterableDataset[Any]):
         return state
 
 
+def _wrong_number(name: str, number: Any, least: int) -> list[str]:
+    if number is None or (isinstance(number, int | np.integer) and least <= number < 1 << 63):
+        return []
+    return [f"{name}: expected a whole number of at least {least}, found {number!r}"]
+
+
 def _count(name: str, value: int | str | None, wrong: list[str]) -> int | None:
     if not value or value == "0":
         return None
     try:
-        return parse_count(value)
+        count = parse_count(value)
     except ValueError as error:
         wrong.append(f"{name}: {error}")
         return None
+    wrong += _wrong_number(name, count, 1)
+    return count

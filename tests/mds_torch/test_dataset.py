@@ -165,13 +165,17 @@ def test_an_empty_data_set_has_no_samples(workers: int, make: Make) -> None:
     ("wrong", "match"),
     [
         ({"local": None}, "expected streams, or a path in remote or local; found neither"),
-        ({"batch_size": 0}, "batch_size: expected at least 1, found 0"),
-        ({"batch_size": -3}, "batch_size: expected at least 1, found -3"),
-        ({"num_canonical_nodes": -1}, "num_canonical_nodes: expected at least 0, found -1"),
+        ({"batch_size": 0}, "batch_size: expected a whole number of at least 1, found 0"),
+        ({"batch_size": -3}, "batch_size: expected a whole number of at least 1, found -3"),
+        ({"num_canonical_nodes": -1}, "num_canonical_nodes: expected a whole number of at least 0, found -1"),
         ({"shuffle_block_size": -1}, "shuffle_block_size"),
         ({"epoch_size": "-1"}, "epoch_size"),
-        ({"sampling_granularity": 0}, "sampling_granularity: expected at least 1, found 0"),
-        ({"replication": 0}, "replication: expected at least 1, found 0"),
+        ({"sampling_granularity": 0}, "sampling_granularity: expected a whole number of at least 1, found 0"),
+        ({"batch_size": 2.5}, "batch_size: expected a whole number of at least 1, found 2.5"),
+        ({"num_canonical_nodes": "2"}, "num_canonical_nodes: expected a whole number of at least 0, found '2'"),
+        ({"rank": "0", "world_size": 2}, "rank: expected a whole number of at least 0, found '0'"),
+        ({"shuffle_block_size": 2**70}, "shuffle_block_size: expected a whole number of at least 1"),
+        ({"replication": 0}, "replication: expected a whole number of at least 1, found 0"),
         ({"shuffle_algo": "py3"}, "shuffle_algo: expected one of naive, py1s, py2s, py1br, py1e, found 'py3'"),
         ({"batching_method": "all"}, "batching_method: expected one of random, stratified, per_stream"),
         ({"sampling_method": "luck"}, "sampling_method: expected one of balanced, fixed"),
@@ -187,6 +191,14 @@ def test_an_empty_data_set_has_no_samples(workers: int, make: Make) -> None:
 def test_wrong_arguments_are_refused_at_once_by_name(wrong: dict[str, Any], match: str, thirty: str) -> None:
     with pytest.raises(ValueError, match=match):
         StreamingDataset(**{"local": thirty, **wrong})
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, "0", None, 2**63])
+def test_an_epoch_is_a_number_from_0_on(epoch: Any, thirty: str) -> None:
+    dataset = StreamingDataset(local=thirty)
+    with pytest.raises(ValueError, match="set_epoch: epoch: expected a whole number of at least 0"):
+        dataset.set_epoch(epoch)
+    assert dataset.epoch == 0
 
 
 def test_unknown_arguments_are_refused(thirty: str) -> None:
