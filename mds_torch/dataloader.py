@@ -74,10 +74,9 @@ class StreamingDataLoader(DataLoader[Any]):
             self._kept = loader
         samples: Any = loader.dataset
         size = self.batch_size or 1
-        samples.epoch = epoch = dataset.begin(size)
-        epoch.check_goes_on(0, 0, 0)  # a loader's batches are whole
-        deal = dataset.deal(size, self.drop_last, epoch.start)
-        progress = self._progress = dataset.progress = Progress(epoch, deal, dataset.world.rank)
+        progress = self._progress = dataset.begin(size, self.drop_last)
+        progress.epoch.check_goes_on(0, 0, 0)  # a loader's batches are whole
+        samples.epoch = progress.epoch
         for batch in self._batches(loader, samples):
             progress.samples += size
             yield batch

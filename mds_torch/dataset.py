@@ -245,7 +245,7 @@ class StreamingDataset(IterableDataset[Any]):
         """The encoding of each column that is read, by name."""
         return self.reader.columns
 
-    @property
+    @cached_property
     def mean_bytes(self) -> float:
         """How many bytes a sample has, on average."""
         return sum(shard.raw_data.bytes for shard in self.reader.shards) / max(1, self.size)
@@ -358,17 +358,25 @@ class StreamingDataset(IterableDataset[Any]):
         self._epochs.next = replace(self._epochs.next.next(), number=epoch)
         self.progress = None
 
-    def begin(self, batch_size: int | None) -> Epoch:
-        """Begin an epoch: give it, and count on."""
+    def begin(self, batch_size: int | None, drop_last: bool = False) -> Progress:
+        """Begin an epoch, and count on: give what it is, and that nothing of it was delivered yet."""
         told, self._told = self._told, None
-        return self._epochs.begin(lambda epoch: self.complete(epoch, batch_size), told)
+        epoch = self._epochs.begin(lambda epoch: self.complete(epoch, batch_size), told)
+        deal = self.deal(batch_size, drop_last, epoch.start)
+        self.progress = Progress(epoch, deal, self.world.rank, epoch.skip)
+        return self.progress
 
     def __iter__(self) -> Iterator[Any]:
+        # Whoever only probes an iterator begins no epoch. In a worker, torch asks for one when an epoch begins, and
+        # torchdata for a state before the first sample.
+        return self._read(self.begin(self.batch_size) if get_worker_info() is not None else None)
+
+    def _read(self, progress: Progress | None) -> Iterator[Any]:
+        progress = self.begin(self.batch_size) if progress is None else progress
         worker, workers = find_worker()
-        epoch = self.begin(self.batch_size)
+        epoch = progress.epoch
         epoch.check_goes_on(self.world.ranks, workers, self.batch_size or 1)
         order = self.order(epoch, self.batch_size)
-        progress = self.progress = Progress(epoch, order.deal, order.rank, epoch.skip)
         for ids in order.turns(worker, workers, self.rows_at_once(_BYTES_AT_ONCE), skip=epoch.skip):
             progress.samples += len(ids)
             samples, progress.current = self.samples(ids)
