@@ -14,30 +14,12 @@ from torch.utils.data import DataLoader, default_collate, get_worker_info
 
 from mds_core import FormatError
 from mds_torch import StreamingDataLoader, StreamingDataset
+from tests.mds_torch.comparing import assert_same
 
 Make = Callable[..., Path]
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
 ROWS = 71  # with two workers and batches of two: several batches a message, and a last batch of one
-
-
-def assert_same(found: Any, right: Any) -> None:
-    """Compare batches: values, types and dtypes; NaN is NaN."""
-    assert type(found) is type(right)
-    if isinstance(right, torch.Tensor):
-        assert found.dtype == right.dtype
-        assert found.shape == right.shape
-        assert found.numpy().tobytes() == right.contiguous().numpy().tobytes()
-    elif isinstance(right, dict):
-        assert list(found) == list(right)
-        for name in right:
-            assert_same(found[name], right[name])
-    elif isinstance(right, list | tuple):
-        assert len(found) == len(right)
-        for a, b in zip(found, right, strict=True):
-            assert_same(a, b)
-    else:
-        assert found == right
 
 
 def assert_as_torch(dataset: StreamingDataset, batch_size: int, workers: int, drop_last: bool = False) -> None:
@@ -272,6 +254,7 @@ def test_a_shard_that_fails_its_hash_raises_in_the_loop(workers: int, thirty: st
 BROKEN = """
 import sys
 from mds_torch import StreamingDataLoader, StreamingDataset
+from tests.mds_torch.comparing import assert_same
 loader = StreamingDataLoader(StreamingDataset(local=sys.argv[1]), batch_size=4, num_workers=int(sys.argv[2]),
                              persistent_workers=sys.argv[2] != "0")
 for batch in loader:

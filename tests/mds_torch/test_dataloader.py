@@ -13,27 +13,10 @@ from torch.utils.data import DataLoader, default_collate
 
 from mds_core import FormatError
 from mds_torch import StreamingDataLoader, StreamingDataset
+from tests.mds_torch.comparing import assert_same
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
-
-
-def assert_same(found: Any, right: Any) -> None:
-    """Compare batches: values, types and dtypes."""
-    assert type(found) is type(right)
-    if isinstance(right, torch.Tensor):
-        assert found.dtype == right.dtype
-        assert torch.equal(found, right)
-    elif isinstance(right, dict):
-        assert list(found) == list(right)
-        for name in right:
-            assert_same(found[name], right[name])
-    elif isinstance(right, list | tuple):
-        assert len(found) == len(right)
-        for a, b in zip(found, right, strict=True):
-            assert_same(a, b)
-    else:
-        assert found == right
 
 
 def collated(dataset: StreamingDataset, epoch: int, batch_size: int, drop_last: bool = False) -> list[Any]:
