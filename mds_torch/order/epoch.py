@@ -60,8 +60,19 @@ class EpochOrder:
 
         Returns:
             An int64[n] for each batch.
+
+        Raises:
+            ValueError: there is no such rank or worker.
         """
         rank = self.rank if rank is None else rank
+        if not (0 <= rank < self.deal.ranks and 0 <= worker < workers):
+            raise ValueError(
+                f"expected a rank from 0 to {self.deal.ranks - 1} and a worker from 0 to {workers - 1}, "
+                f"found {rank} and {worker}"
+            )
+        return self._batches(rank, worker, workers)
+
+    def _batches(self, rank: int, worker: int, workers: int) -> Iterator[Positions]:
         for number in range(worker, self.deal.batches(rank), workers):
             yield self.sequence.ids(self.deal.positions(rank, [number]))
 

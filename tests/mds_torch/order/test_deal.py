@@ -179,3 +179,6 @@ def test_an_order_tells_what_was_in_a_batch() -> None:
     assert [batch.tolist() for batch in order.batches(worker=1, workers=2)] == [
         batch.tolist() for batch in batches[1::2]
     ]
+    for rank, worker, workers in ((4, 0, 1), (-1, 0, 1), (0, 2, 2), (0, 0, 0)):
+        with pytest.raises(ValueError, match="expected a rank from 0 to 3"):
+            order.batches(rank, worker, workers)
