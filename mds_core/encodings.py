@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mds_core.errors import EncodeError, FormatError
+from mds_core.errors import EncodeError, FormatError, describe
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -54,7 +54,7 @@ def cast_numbers(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if values.dtype == dtype:
         return values
     if values.dtype.kind not in "biuf":
-        raise EncodeError(f"expected numbers for {dtype.name}, found {_describe(values)}")
+        raise EncodeError(f"expected numbers for {dtype.name}, found {describe(values)}")
     inexact = values.dtype.itemsize == 8 and values.dtype.kind in "iu" and dtype.kind == "f"  # safe, says numpy
     if np.can_cast(values.dtype, dtype, "safe") and not inexact:
         return values.astype(dtype)
@@ -81,31 +81,24 @@ def cast_numbers(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
                     wrong |= values > limits.max
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        raise EncodeError(f"{values.reshape(-1)[row].item()!r} does not fit {_range_of(dtype)}", row)
+        raise EncodeError(f"{values.reshape(-1)[row].item()!r} does not fit {range_of(dtype)}", row)
     return cast
 
 
-def _range_of(dtype: np.dtype[Any]) -> str:
+def range_of(dtype: np.dtype[Any]) -> str:
+    """Give a dtype's name and the numbers that it holds."""
     if dtype.kind == "f":
         return f"{dtype.name} (up to {np.finfo(dtype).max}, whole numbers only if exact)"
     return f"{dtype.name} (whole numbers from {np.iinfo(dtype).min} to {np.iinfo(dtype).max})"
 
 
-def _describe(value: object) -> str:
-    if isinstance(value, np.ndarray) and value.size == 1:
-        value = value.item()
-    try:
-        text = repr(value)
-    except ValueError:  # Python refuses to print ints of more than 4,300 digits
-        text = "a value too long to print"
-    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
-
-
 def _as_array(value: object) -> NDArray[Any]:
+    if np.ma.is_masked(value):
+        raise EncodeError(f"{describe(value)} has masked values, which MDS can't keep: fill them with .filled(VALUE)")
     try:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; tensors that numpy can't see
-        raise EncodeError(f"{_describe(value)} is not an array: {error}") from None
+        raise EncodeError(f"{describe(value)} is not an array: {error}") from None
 
 
 def _as_bytes(value: object) -> bytes | None:
@@ -139,7 +132,7 @@ class Encoding:
         raise NotImplementedError
 
     def _wrong(self, expected: str, value: object) -> EncodeError:
-        return EncodeError(f"expected {expected} for {self.name}, found {_describe(value)}")
+        return EncodeError(f"expected {expected} for {self.name}, found {describe(value)}")
 
 
 class Number(Encoding):
@@ -163,7 +156,7 @@ class Number(Encoding):
         if array.dtype.kind == "O":
             if not isinstance(value, int):
                 raise self._wrong("a number", value)
-            raise EncodeError(f"{_describe(value)} does not fit {_range_of(self.dtype)}")
+            raise EncodeError(f"{describe(value)} does not fit {range_of(self.dtype)}")
         return cast_numbers(array, self.dtype).tobytes()
 
     def decode(self, data: Data) -> Any:
@@ -196,7 +189,7 @@ class Text(Encoding):
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise EncodeError(f"{_describe(value)} is not Unicode text: {error.reason}") from None
+            raise EncodeError(f"{describe(value)} is not Unicode text: {error.reason}") from None
 
     def decode(self, data: Data) -> str:
         return _utf8(self.name, data)
@@ -225,14 +218,14 @@ class NumberText(Encoding):
         try:
             return str(value).encode()
         except ValueError as error:
-            raise EncodeError(f"{_describe(value)} can't be stored as {self.name}: {error}") from None
+            raise EncodeError(f"{describe(value)} can't be stored as {self.name}: {error}") from None
 
     def decode(self, data: Data) -> Any:
         text = _utf8(self.name, data)
         try:
             return self.kind(text)
         except (ValueError, InvalidOperation):
-            raise FormatError(f"{self.name}: {_describe(text)} is not a {self.kind.__name__}") from None
+            raise FormatError(f"{self.name}: {describe(text)} is not a {self.kind.__name__}") from None
 
 
 class Json(Encoding):
@@ -244,7 +237,7 @@ class Json(Encoding):
         try:
             return json.dumps(value).encode()
         except (TypeError, ValueError, RecursionError) as error:
-            raise EncodeError(f"not a JSON value: {_describe(value)}: {error}") from None
+            raise EncodeError(f"not a JSON value: {describe(value)}: {error}") from None
 
     def decode(self, data: Data) -> Any:
         try:
@@ -262,7 +255,7 @@ class Pickle(Encoding):
         try:
             return pickle.dumps(value)
         except (AttributeError, TypeError, RecursionError, pickle.PicklingError) as error:
-            raise EncodeError(f"{_describe(value)} can't be pickled: {error}") from None
+            raise EncodeError(f"{describe(value)} can't be pickled: {error}") from None
 
     def decode(self, data: Data) -> Any:
         try:
@@ -286,11 +279,12 @@ class ImageFile(Encoding):
         try:
             if self.name == "jpeg" and isinstance(value, JpegImagePlugin.JpegImageFile) and value.filename:
                 # Encoding again would lose quality: keep the file that it was opened from.
-                with open(value.filename, "rb") as file:
-                    return file.read()
+                file = _unedited_file(value)
+                if file is not None:
+                    return file
             value.save(out, format=self.name.upper())
         except (OSError, ValueError) as error:
-            raise EncodeError(f"{_describe(value)} can't be saved as {self.name}: {error}") from None
+            raise EncodeError(f"{describe(value)} can't be saved as {self.name}: {error}") from None
         return out.getvalue()
 
     def decode(self, data: Data) -> Image:
@@ -300,6 +294,25 @@ class ImageFile(Encoding):
             return Image.open(BytesIO(data))
         except Exception as error:  # Pillow's parsers raise all sorts of errors on broken files
             raise FormatError(f"{self.name}: not an image: {error}") from None
+
+
+def _unedited_file(image: Any) -> bytes | None:
+    """Read the file that an image was opened from; None if the image was edited since, or its file deleted."""
+    from PIL import Image
+
+    try:
+        with open(image.filename, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        if image.tile:
+            raise
+        return None
+    original = Image.open(BytesIO(data))
+    # Pillow keeps as `tile` what of a file it has yet to decode; an edit decodes it, `draft` and `seek` change it.
+    if image.tile == original.tile:
+        return data
+    same = (image.mode, image.size) == (original.mode, original.size) and image.tobytes() == original.tobytes()
+    return data if same else None
 
 
 class RawImage(Encoding):
@@ -312,6 +325,12 @@ class RawImage(Encoding):
 
         if not isinstance(value, Image.Image):
             raise self._wrong("a PIL image", value)
+        if value.getpalette():
+            raise EncodeError(
+                f"an image of mode {value.mode} has a palette, which {self.name} does not keep: for its colours, give "
+                f"image.convert('RGB'); for its numbers, Image.frombytes({value.mode.replace('P', 'L')!r}, image.size, "
+                "image.tobytes())"
+            )
         mode = value.mode.encode()
         return np.array([*value.size, len(mode)], "<u4").tobytes() + mode + value.tobytes()
 
@@ -454,7 +473,7 @@ def get_encoding(name: str) -> Encoding:
         ValueError: the name is no encoding's; the message lists all.
     """
     if not isinstance(name, str):
-        raise ValueError(f"expected the name of an encoding, found {_describe(name)}")
+        raise ValueError(f"expected the name of an encoding, found {describe(name)}")
     if name in _TABLE:
         return _TABLE[name]
     kind, _, rest = name.partition(":")

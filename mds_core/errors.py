@@ -1,4 +1,6 @@
-"""The errors that a caller may want to tell apart."""
+"""The errors that a caller may want to tell apart, and how they show values."""
+
+import numpy as np
 
 
 class FormatError(ValueError):
@@ -18,3 +20,14 @@ class EncodeError(ValueError):
 
     def __reduce__(self) -> tuple[type["EncodeError"], tuple[str, int]]:
         return type(self), (self.reason, self.row)
+
+
+def describe(value: object) -> str:
+    """Give a value's text, not too long, and its type: `'a' (str)`."""
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.item()
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to print ints of more than 4,300 digits
+        text = "a value too long to print"
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"

@@ -3,6 +3,7 @@
 import math
 import pickle
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
 from io import BytesIO
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from mds_core import EncodeError, FormatError
 from mds_core.encodings import CODE_OF_DTYPE, NUMBERS, cast_numbers, check_safe, encode_shape, get_encoding
@@ -314,6 +315,20 @@ def test_an_array_is_stored_in_c_order_and_comes_back_writable() -> None:
     assert found.tolist() == [[9, 1, 0], [5, 4, 3]]
 
 
+@pytest.mark.parametrize("name", ["ndarray", "ndarray:float64", "ndarray:float64:2"])
+def test_a_masked_array_is_refused_where_something_is_masked(name: str) -> None:
+    with pytest.raises(EncodeError, match=r"has masked values, .* fill them with .filled\(VALUE\)"):
+        get_encoding(name).encode(np.ma.array([1.0, 2.0], mask=[False, True]))
+    for unmasked in (np.ma.array([1.0, 2.0]), np.ma.array([1.0, 2.0], mask=[False, False])):
+        assert_same(there_and_back(name, unmasked), np.array([1.0, 2.0]))
+
+
+@pytest.mark.parametrize("name", ["int", "uint8", "float32", "float64"])
+def test_a_masked_number_is_refused(name: str) -> None:
+    with pytest.raises(EncodeError, match="masked"):
+        get_encoding(name).encode(np.ma.masked)
+
+
 def test_lists_of_numbers_and_booleans_are_arrays() -> None:
     assert_same(there_and_back("ndarray:float32", [[1, 2], [3, 4]]), np.array([[1, 2], [3, 4]], np.float32))
     assert_same(there_and_back("ndarray:int32", []), np.empty(0, np.int32))
@@ -354,6 +369,64 @@ def test_a_jpeg_that_was_opened_from_a_file_keeps_its_bytes(tmp_path: Path) -> N
         path.unlink()
         with pytest.raises(EncodeError, match="can't be saved as jpeg"):
             get_encoding("jpeg").encode(opened)
+
+
+EDITS: dict[str, Callable[[Any], Any]] = {
+    "thumbnail": lambda opened: opened.thumbnail((10, 10)),
+    "paste": lambda opened: opened.paste((255, 0, 0), (0, 0, 9, 9)),
+    "draw": lambda opened: ImageDraw.Draw(opened).rectangle((0, 0, 9, 9), fill=(255, 0, 0)),
+    "pixel": lambda opened: opened.putpixel((0, 0), (1, 2, 3)),
+    "all pixels": lambda opened: opened.putdata([(1, 2, 3)] * 600),
+    "draft": lambda opened: opened.draft("RGB", (10, 10)),
+    "draft of a mode": lambda opened: opened.draft("L", opened.size),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_jpeg_that_was_edited_after_it_was_opened_is_encoded_as_it_is_now(
+    edit: str, deleted: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.jpg"
+    image("RGB", 30, 20).save(path, quality=35)
+    with Image.open(path) as opened:
+        EDITS[edit](opened)
+        if deleted and not opened.tile:
+            path.unlink()
+        found = there_and_back("jpeg", opened)
+        right = BytesIO()
+        opened.save(right, "JPEG")
+    assert_same(found, Image.open(right))
+    if path.exists():
+        assert found.tobytes() != Image.open(path).tobytes()
+
+
+@pytest.mark.parametrize("use", [Image.Image.load, np.asarray, Image.Image.copy, Image.Image.close], ids=str)
+def test_a_jpeg_that_was_only_looked_at_keeps_its_bytes(use: Callable[[Any], Any], tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    image("RGB", 30, 20).save(path, quality=35)
+    with Image.open(path) as opened:
+        use(opened)
+        assert get_encoding("jpeg").encode(opened) == path.read_bytes()
+
+
+def test_another_picture_of_a_jpeg_of_several_is_the_one_that_is_encoded(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    frames = [Image.new("RGB", (30, 20), colour) for colour in ("red", "blue")]
+    frames[0].save(path, "MPO", save_all=True, append_images=frames[1:])
+    with Image.open(path) as opened:
+        assert get_encoding("jpeg").encode(opened) == path.read_bytes()
+        opened.seek(1)
+        assert there_and_back("jpeg", opened).getpixel((0, 0))[2] > 200
+
+
+@pytest.mark.parametrize("mode", ["P", "PA"])
+def test_an_image_with_a_palette_is_refused_by_pil_which_would_lose_it(mode: str) -> None:
+    coloured = image("RGB").convert("P").convert(mode)
+    for name, value in (("pil", coloured), ("list[pil]", [coloured])):
+        with pytest.raises(EncodeError, match=rf"mode {mode} has a palette, .*convert\('RGB'\).* Image.frombytes\('L"):
+            get_encoding(name).encode(value)
+    assert there_and_back("png", image("RGB").convert("P")).getpalette() == image("RGB").convert("P").getpalette()
 
 
 @pytest.mark.parametrize(("name", "prefix"), [("list[jpeg]", 8), ("jpeg_array", 4), ("jpegarray", 4)])
