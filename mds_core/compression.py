@@ -49,7 +49,7 @@ def parse_compression(text: str) -> tuple[str, int | None]:
         return name, algorithm.default
     if not algorithm.levels:
         raise ValueError(f"compression {text!r}: {name} has no levels; write {name!r}")
-    if not (level.isascii() and level.isdigit() and int(level) in algorithm.levels):
+    if not (level.isascii() and level.isdigit() and len(level) < 4 and int(level) in algorithm.levels):
         first, last = algorithm.levels[0], algorithm.levels[-1]
         raise ValueError(f"compression {text!r}: expected {name}:LEVEL with a level from {first} to {last}")
     return name, int(level)

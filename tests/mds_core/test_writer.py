@@ -289,6 +289,10 @@ def test_all_wrong_options_are_in_one_error(tmp_path: Path) -> None:
         ({"size_limit": 0}, "size_limit: expected a size of at least 1 byte, found 0"),
         ({"size_limit": 1 << 32}, "size_limit: a shard holds at most 4294967295 bytes"),
         ({"size_limit": True}, "size_limit: expected a size"),
+        ({"size_limit": "9" * 5000}, "size_limit: expected a size such as 67108864 or '64mb', found '999"),
+        ({"size_limit": 10**5000}, "size_limit: expected a size such as 67108864 or '64mb', found a value too long"),
+        ({"size_limit": "9" * 30}, "size_limit: a shard holds at most 4294967295 bytes"),
+        ({"compression": "zstd:" + "9" * 5000}, "compression: compression 'zstd:999"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
