@@ -98,11 +98,18 @@ def _check_hash(name: str | None, hashes: dict[str, str], data: Buffer, path: st
         raise FormatError(f"{path}: {name}: expected {hashes[name]}, found {found}")
 
 
+def _number(value: object) -> int:
+    if isinstance(value, bool | np.bool_):
+        raise TypeError(f"expected samples' numbers, found the boolean {value}; of a mask, give np.flatnonzero(mask)")
+    return operator.index(value)  # type: ignore[arg-type]
+
+
 class MDSReader:
     """Read an MDS data set: its length, single samples, slices, and all of them in order.
 
     Shards are memory-mapped when they are first needed; compressed ones are unpacked once, to a temporary file
-    without a name.
+    without a name. A shard file that is cut short in place while it is mapped ends the process with SIGBUS, as with
+    any memory map: nothing here ever writes into a file that is there.
 
     Args:
         path: the data set's folder.
@@ -187,7 +194,7 @@ class MDSReader:
         except (AttributeError, TypeError):
             if isinstance(at, slice):
                 return self.samples(np.arange(*at.indices(len(self))))
-            return self.samples(np.array([self._counted_from_start(operator.index(i)) for i in at], np.int64))
+            return self.samples(np.array([self._counted_from_start(_number(i)) for i in at], np.int64))
         i = self._counted_from_start(i)
         ends = self._ends
         number = bisect_right(ends, i)

@@ -71,6 +71,12 @@ def test_a_number_outside_is_an_index_error_that_says_how_many_there_are(at: Any
         MDSReader(str(folder))[at]
 
 
+@pytest.mark.parametrize("at", [[True, False], (False,), np.array([True] * 30), [0, np.bool_(True)]], ids=str)
+def test_booleans_are_no_numbers(at: Any, folder: Path) -> None:
+    with pytest.raises(TypeError, match=r"found the boolean (True|False); of a mask, give np.flatnonzero\(mask\)"):
+        MDSReader(str(folder))[at]
+
+
 @pytest.mark.parametrize("at", ["s", 1.0, None, [1.0], ["s"], np.array([0.5]), {}], ids=str)
 def test_what_is_no_number_is_a_type_error_or_nothing(at: Any, folder: Path) -> None:
     if at == {}:
