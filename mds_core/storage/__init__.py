@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Protocol
 
 from mds_core.storage.local import LocalStorage
@@ -51,18 +52,36 @@ class Storage(Protocol):
 
 
 def open_storage(path: str | os.PathLike[str]) -> Storage:
-    """Give the storage of a data set's path: a folder, or `file://` and a folder.
+    """Give the storage of a data set's path: a folder, or `file:` and a folder, with one, two or three slashes.
 
     Raises:
         ValueError: the path's scheme has no backend.
     """
     path = os.fspath(path)
-    if path.startswith("file:/"):  # with one, two or three slashes, as Hadoop and browsers have them
-        return LocalStorage(path.removeprefix("file:").removeprefix("//"))
+    if path.startswith("dbfs:/"):
+        raise ValueError(f"no storage backend for {path!r}; use its mounted folder, /{path[6:].lstrip('/')} or /dbfs/…")
+    if path.startswith("file:/"):
+        return LocalStorage(_folder_of(path))
     if "://" in path:
         raise ValueError(
             f"no storage backend for {path!r}; expected a folder on a disk or a mounted file system, or file://FOLDER"
         )
-    if path.startswith("dbfs:/"):
-        raise ValueError(f"no storage backend for {path!r}; use its mounted folder, /{path[6:].lstrip('/')} or /dbfs/…")
+    # A drive of Windows has one letter; a folder of such a name can be made, but hardly on purpose.
+    if re.match(r"[a-z][a-z0-9+.-]+:/", path, re.IGNORECASE) and not os.path.isdir(path):
+        raise ValueError(
+            f"no storage backend for {path!r}, which looks like a URL that lost a slash (pathlib.Path takes one away); "
+            f"for a new folder of this name, write './{path}'"
+        )
     return LocalStorage(path)
+
+
+def _folder_of(url: str) -> str:
+    if not url.startswith("file://"):
+        return url.removeprefix("file:")
+    host, slash, folder = url.removeprefix("file://").partition("/")
+    if host not in ("", "localhost") or not slash:
+        raise ValueError(
+            f"no storage backend for {url!r}, a folder of the machine {host!r}; for one of this machine write "
+            "file:///FOLDER, with three slashes"
+        )
+    return slash + folder

@@ -1,5 +1,6 @@
 """A data set's folder on a file system."""
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,7 +110,7 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         LocalStorage(str(tmp_path / "file")).list()
 
 
-@pytest.mark.parametrize("prefix", ["", "file:", "file://"])
+@pytest.mark.parametrize("prefix", ["", "file:", "file://", "file://localhost"])
 def test_a_path_is_a_folder_or_a_file_url(prefix: str, tmp_path: Path) -> None:
     assert open_storage(f"{prefix}{tmp_path}").root == str(tmp_path)
 
@@ -122,10 +123,41 @@ def test_a_path_may_be_relative_or_at_home(tmp_path: Path, monkeypatch: pytest.M
     )
 
 
-@pytest.mark.parametrize("path", ["s3://bucket/x", "hdfs://x", "://", "dbfs:/x"])
-def test_a_path_without_a_backend_is_refused(path: str) -> None:
-    with pytest.raises(ValueError, match=f"no storage backend for '{path}'"):
+BACKENDLESS = [
+    ("s3://bucket/x", "expected a folder"),
+    ("hdfs://x", "expected a folder"),
+    ("://", "expected a folder"),
+    ("dbfs:/x", "use its mounted folder, /x or /dbfs/"),
+    ("dbfs:///Volumes/x", "use its mounted folder, /Volumes/x or /dbfs/"),
+    ("s3:/bucket/x", "lost a slash .* write './s3:/bucket/x'"),
+    ("S3A:/bucket", "lost a slash"),
+    ("az+x.y-z:/b", "lost a slash"),
+    (Path("gs://bucket/x"), "lost a slash"),
+    ("file://server/x", "a folder of the machine 'server'; .* file:///FOLDER"),
+    ("file://localhost", "a folder of the machine 'localhost'; .* file:///FOLDER"),
+    ("file://x", "a folder of the machine 'x'"),
+]
+
+
+@pytest.mark.parametrize(("path", "message"), BACKENDLESS)
+def test_a_path_without_a_backend_is_refused(
+    path: str | Path, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=f"no storage backend for '{re.escape(str(path))}'.*{message}"):
         open_storage(path)
+
+
+@pytest.mark.parametrize("path", ["./s3:/x", "C:/x", "a:b", "a/b:/c", "1s:/x", "s3:"])
+def test_a_path_with_a_colon_may_be_a_folder(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_storage(path).root == str(tmp_path / path)
+
+
+def test_a_folder_that_is_there_may_look_like_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("s3:/x").mkdir(parents=True)
+    assert open_storage("s3:/x").root == str(tmp_path / "s3:" / "x")
 
 
 def test_an_empty_path_is_refused() -> None:
