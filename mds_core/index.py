@@ -297,6 +297,8 @@ def _parse_file(check: _Check, value: Any, path: str, hashes: Sequence[str]) -> 
     basename = check.kind(value["basename"], str, f"{path}.basename")
     if not is_inside(basename):
         raise check.fail(f"{path}.basename", "a path inside the data set", basename)
+    if _NO_SHARDS.search(basename):
+        raise check.fail(f"{path}.basename", "a shard, not an index or a staging folder's file", basename)
     size = check.kind(value["bytes"], int, f"{path}.bytes")
     if size < 0:
         raise check.fail(f"{path}.bytes", "a size", size)
@@ -308,6 +310,9 @@ def _parse_file(check: _Check, value: Any, path: str, hashes: Sequence[str]) -> 
 
 # A colon is a drive on Windows, a backslash a separator; lone surrogates are no text that a name could have.
 _NEVER_IN_NAMES = re.compile("[\\\\:\0\ud800-\udfff]")
+# What a write keeps beside shards, which it must not take for one: an index (some file systems know no case) and the
+# folder that files are staged in.
+_NO_SHARDS = re.compile(r"(^|/)(index\.json$|\.mds-)", re.IGNORECASE)
 
 
 def is_inside(basename: str) -> bool:

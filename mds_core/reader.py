@@ -59,7 +59,7 @@ def open_shard(
     stored = shard.stored
     path = storage.describe(stored.basename)
     try:
-        with open(path, "rb") as file:
+        with storage.open(stored.basename) as file:
             size = os.fstat(file.fileno()).st_size
             if size != stored.bytes:
                 raise FormatError(f"{path}: bytes: expected {stored.bytes} as in the index, found {size}")

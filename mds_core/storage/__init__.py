@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from mds_core.storage.local import LocalStorage
 
@@ -21,6 +21,9 @@ class Storage(Protocol):
 
     def describe(self, name: str) -> str:
         """Give the full path of a file, for messages."""
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file for reading; FileNotFoundError if there is none."""
 
     def read(self, name: str) -> bytes | None:
         """Read a whole file; None if there is none."""

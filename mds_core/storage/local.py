@@ -6,11 +6,13 @@ import contextlib
 import fcntl
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
+
+from mds_core.errors import FormatError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -28,17 +30,48 @@ class LocalStorage:
         """Give the full path of a file, for messages."""
         return os.path.join(self.root, name)
 
+    def _path(self, name: str) -> str:
+        """Give the full path of a file, which every access goes through: no symlink leads out of the data set.
+
+        The root may be a symlink, and so may a file itself: it is read through the link, and deleted as a link.
+        """
+        path = self.describe(name)
+        folder = os.path.dirname(path)
+        if "/" in name:
+            root, real = os.path.realpath(self.root), os.path.realpath(folder)
+            if os.path.commonpath([root, real]) != root:
+                raise FormatError(
+                    f"{path}: expected a file inside of the data set {self.root}, but {folder} leads to {real}; put "
+                    "the files themselves into the data set's folder, or remove the symlink"
+                )
+        return path
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a file for reading.
+
+        Raises:
+            FileNotFoundError: there is none.
+            FormatError: it is a FIFO or a device, or outside of the data set.
+        """
+        path = self._path(name)
+        file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 - the caller closes it
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise FormatError(f"{path}: expected a file, found a FIFO or a device; write the data set again")
+        return file
+
     def read(self, name: str) -> bytes | None:
         """Read a whole file; None if there is none."""
         try:
-            return Path(self.root, name).read_bytes()
+            with self.open(name) as file:
+                return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def size(self, name: str) -> int | None:
         """Give a file's size in bytes; None if there is none."""
         try:
-            return os.stat(self.describe(name)).st_size
+            return os.stat(self._path(name)).st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -66,7 +99,7 @@ class LocalStorage:
             FileNotFoundError: the staging folder is gone.
             OSError: the disk is full, or what is stored has another size than what was written.
         """
-        path = self.describe(name)
+        path = self._path(name)
         folder = os.path.dirname(path)
         if staging is None:
             os.makedirs(folder, exist_ok=True)
@@ -86,21 +119,22 @@ class LocalStorage:
             if found != expected:
                 raise OSError(f"{path}: wrote {expected} bytes, but the file system keeps {found}; write it again")
             os.rename(temporary, path)
-        except BaseException as error:
+        except FileNotFoundError:
+            if staging is None:
+                raise
+            raise FileNotFoundError(
+                f"can't store {path}: the folder {folder}, made when the write began, is not there: either the "
+                "write was aborted, or the path is a disk of each machine where it must be one that all share"
+            ) from None
+        finally:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-            if isinstance(error, FileNotFoundError) and staging is not None:
-                raise FileNotFoundError(
-                    f"can't store {path}: the folder {folder}, made when the write began, is not there: either the "
-                    "write was aborted, or the path is a disk of each machine where it must be one that all share"
-                ) from None
-            raise
 
     def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
         """Replace a file in one atomic step if it still is what was expected (None: not there); tell whether."""
-        path = self.describe(name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with _lock(os.path.dirname(path)):
+        folder = os.path.dirname(self._path(name))
+        os.makedirs(folder, exist_ok=True)
+        with _lock(folder):
             if self.read(name) != expected:
                 return False
             self.put(name, [data])
@@ -109,7 +143,7 @@ class LocalStorage:
     def delete(self, name: str) -> None:
         """Delete a file; it is no error if there is none."""
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self.describe(name))
+            os.unlink(self._path(name))
 
     def make_staging(self, staging: str) -> None:
         """Make a staging folder for `put`."""
@@ -123,6 +157,11 @@ class LocalStorage:
             if not os.path.isdir(self.describe(staging)):
                 return
             time.sleep(0.05)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting, as opening a FIFO would for one who writes to it; regular files are read as ever."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 @contextlib.contextmanager

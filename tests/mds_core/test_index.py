@@ -186,7 +186,21 @@ def test_a_basename_that_leaves_the_data_set_is_refused(name: str) -> None:
             parse_shards(shard)
 
 
-@pytest.mark.parametrize("name", ["a", "a.mds", "17/shard.00000.mds", "a/b/c", "..a", "a..", "...", "ü/日本", " "])
+@pytest.mark.parametrize("name", [INDEX, "INDEX.json", "sub/index.json", ".mds-1/a", ".mds-1", "sub/.MDS-1/a"])
+def test_a_shard_that_would_be_an_index_or_in_a_staging_folder_is_refused(name: str) -> None:
+    for shard in (
+        changed(SHARD, raw_data={**DATA, "basename": name}),
+        changed(ZIPPED, zip_data={**DATA, "basename": name}),
+    ):
+        with pytest.raises(FormatError, match=r"(raw|zip)_data.basename: expected a shard, not an index or a staging"):
+            parse_shards(shard)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a", "a.mds", "17/shard.00000.mds", "a/b/c", "..a", "a..", "...", "ü/日本", " ", "index.json/a", "xindex.json",
+     "index.json.mds", "x.mds-1", ".mds"],
+)  # fmt: skip
 def test_a_basename_below_the_data_set_is_taken(name: str) -> None:
     assert is_inside(name)
     assert parse_shards(changed(SHARD, raw_data={**DATA, "basename": name})).shards[0].raw_data.basename == name

@@ -1,12 +1,15 @@
 """A data set's folder on a file system."""
 
+import os
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mds_core import FormatError
 from mds_core.storage import open_storage
 from mds_core.storage.local import LocalStorage
 
@@ -102,6 +105,72 @@ def test_of_replacements_at_once_exactly_one_wins(storage: LocalStorage) -> None
     for thread in threads:
         thread.join()
     assert [storage.read("a")] == won
+
+
+# What is no file of the data set
+
+
+@pytest.mark.parametrize("target", ["..", "../outside", "/", "sub/../../outside"])
+def test_a_symlink_that_leads_out_of_the_data_set_is_not_followed(
+    target: str, storage: LocalStorage, tmp_path: Path
+) -> None:
+    storage.put("sub/own", [b"own"])
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "precious").write_text("mine")
+    (tmp_path / "precious").write_text("mine")
+    (Path(storage.root) / "link").symlink_to(target, target_is_directory=True)
+    for use in (
+        storage.read, storage.size, storage.open, storage.delete, lambda name: storage.put(name, [b""]),
+        lambda name: storage.replace(name, b"", expected=None),
+    ):  # fmt: skip
+        for name in ("link/precious", "link/new/file"):
+            message = rf"/link/\S+: expected a file inside of the data set {storage.root}, but \S+ leads to /"
+            with pytest.raises(FormatError, match=message):
+                use(name)
+    assert (tmp_path / "outside" / "precious").read_text() == (tmp_path / "precious").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "outside", "precious"]
+
+
+def test_symlinks_within_the_data_set_and_to_it_are_followed(storage: LocalStorage, tmp_path: Path) -> None:
+    storage.put("sub/a", [b"a"])
+    (Path(storage.root) / "link").symlink_to("sub", target_is_directory=True)
+    (tmp_path / "alias").symlink_to(storage.root, target_is_directory=True)
+    alias = open_storage(tmp_path / "alias")
+    assert storage.read("link/a") == alias.read("sub/a") == alias.read("link/a") == b"a"
+    alias.put("link/b", [b"b"])
+    storage.delete("link/a")
+    assert storage.list() == ["sub/b"]
+
+
+def test_a_file_that_is_a_symlink_is_read_and_deleted_as_itself(storage: LocalStorage, tmp_path: Path) -> None:
+    storage.put("other", [b""])
+    (tmp_path / "kept").write_text("mine")
+    (Path(storage.root) / "a").symlink_to(tmp_path / "kept")
+    assert storage.read("a") == b"mine"
+    storage.delete("a")
+    assert (storage.list(), (tmp_path / "kept").read_text()) == (["other"], "mine")
+
+
+@pytest.mark.timeout(20)
+def test_what_is_no_regular_file_is_refused_at_once(storage: LocalStorage) -> None:
+    storage.put("a", [b""])
+    root = Path(storage.root)
+    os.mkfifo(root / "fifo")
+    (root / "device").symlink_to("/dev/zero")
+    (root / "folder").mkdir()
+    for name in ("fifo", "device"):
+        for use in (storage.read, storage.open):
+            with pytest.raises(FormatError, match=rf"/{name}: expected a file, found a FIFO or a device"):
+                use(name)
+    with pytest.raises(IsADirectoryError, match="folder"):
+        storage.read("folder")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(root / "socket"))
+        with pytest.raises(OSError, match="socket"):
+            storage.read("socket")
+
+
+# Paths
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:

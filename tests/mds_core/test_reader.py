@@ -185,6 +185,18 @@ def test_a_folder_in_the_place_of_a_shard_is_named(folder: Path) -> None:
         MDSReader(str(folder))[0]
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", [INDEX, "shard.00000.mds"])
+def test_a_fifo_or_device_in_the_place_of_a_file_is_named(name: str, folder: Path) -> None:
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    for _ in range(2):
+        with pytest.raises(FormatError, match=rf"{name}: expected a file, found a FIFO or a device"):
+            MDSReader(str(folder))[0]
+        (folder / name).unlink()
+        (folder / name).symlink_to("/dev/zero")
+
+
 def test_a_shard_of_another_data_set_is_named(make: Make) -> None:
     folder = make({"n": "int64"}, [{"n": 1}])
     other = make({"m": "int64"}, [{"m": 1}], "other")
@@ -228,3 +240,7 @@ def test_files_outside_of_the_data_set_are_not_read(make: Make, tmp_path: Path) 
         (folder / INDEX).write_text(index.replace("shard.00000.mds", name))
         with pytest.raises(FormatError, match=r"index.json: shards\[0\].raw_data.basename: expected a path inside"):
             MDSReader(str(folder))
+    (folder / "sub").symlink_to(tmp_path, target_is_directory=True)
+    (folder / INDEX).write_text(index.replace("shard.00000.mds", "sub/secret.mds"))
+    with pytest.raises(FormatError, match=r"sub/secret.mds: expected a file inside of the data set"):
+        MDSReader(str(folder))[0]
