@@ -397,7 +397,8 @@ def merge_index(
 
     Raises:
         FileNotFoundError: there is nothing to merge.
-        ValueError: the data sets' columns differ, or one does not lie below `out`.
+        ValueError: the data sets' columns differ, one does not lie below `out`, or its folder has a name that no
+            index may hold.
 
     Example:
         >>> merge_index("/data/reviews")
@@ -412,6 +413,12 @@ def merge_index(
             raise TypeError("merge_index([path, ...], out): `out`, the folder that gets the index, is missing")
         root = open_storage(_path_of(out))
         folders = [_relative(_path_of(path), root) for path in source]
+    for folder in folders:
+        if folder and (not is_inside(folder) or _NO_SHARDS.search(folder + "/")):
+            raise ValueError(
+                f"can't merge {root.describe(folder)!r}: an index can't name what is in a folder with ':', '\\', or "
+                "bytes that are no text in its path, or '.mds-' at a name's start; rename it, and merge again"
+            )
     indexes = {folder: _index_of(root, folder) for folder in folders}
 
     def merged(before: Index | None) -> Index:

@@ -173,6 +173,23 @@ def test_a_data_set_outside_of_the_folder_is_refused(rows: Make, tmp_path: Path)
         merge_index([str(a), str(b)], str(a))
 
 
+@pytest.mark.parametrize("name", ["a:b", "a\\b", "deep/x:/y", b"a\xff".decode("utf-8", "surrogateescape"), ".mds-1"])
+def test_a_folder_that_no_index_can_name_is_refused_before_the_index_is_replaced(
+    name: str, rows: Make, tmp_path: Path
+) -> None:
+    rows("all/good", 1)
+    merge_index(str(tmp_path / "all"))
+    bad = rows(f"all/{name}", 2)
+    for merge in (
+        lambda: merge_index(str(tmp_path / "all")),
+        lambda: merge_index([str(tmp_path / "all" / "good"), str(bad)], str(tmp_path / "all")),
+    ):
+        with pytest.raises(ValueError, match="an index can't name what is in a folder") as caught:
+            merge()
+        assert repr(str(bad)) in str(caught.value)
+        assert numbers(tmp_path / "all") == [1]
+
+
 def test_a_list_needs_the_folder_that_gets_the_index(rows: Make) -> None:
     with pytest.raises(TypeError, match=r"merge_index\(\[path, ...\], out\): `out`"):
         merge_index([str(rows("a", 1))])
