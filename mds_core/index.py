@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+import warnings
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
@@ -367,6 +368,23 @@ def publish_index(storage: Storage, change: Callable[[Index | None], Index]) -> 
         after = change(before)
         if storage.replace(INDEX, after.to_bytes(), expected=data):
             return before, after
+
+
+def delete_replaced(storage: Storage, before: Index, after: Index) -> None:
+    """Delete the shards of an index that the one published after it does not name.
+
+    Those that can't be deleted only take space: a warning names them.
+    """
+    named = {shard.stored.basename for shard in after.shards}
+    for shard in before.shards:
+        if shard.stored.basename not in named:
+            try:
+                storage.delete(shard.stored.basename)
+            except (FormatError, OSError) as error:
+                warnings.warn(
+                    f"the new data set is in place, but a shard of the old one stays: {error}; delete it by hand",
+                    stacklevel=2,
+                )
 
 
 Path: TypeAlias = "str | PathLike[str]"

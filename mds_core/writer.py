@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import re
 import struct
 import tempfile
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from mds_core.compression import check_compression, compress, parse_compression
 from mds_core.encodings import get_encoding
 from mds_core.errors import EncodeError, FormatError
 from mds_core.hashing import check_hashes, digest
-from mds_core.index import INDEX, MAX_SHARD_BYTES, File, Index, Layout, Shard, parse_index
+from mds_core.index import INDEX, MAX_SHARD_BYTES, File, Index, Layout, Shard, delete_replaced, parse_index
 from mds_core.shard import config_bytes, header_bytes
 from mds_core.sizes import parse_size
 from mds_core.storage import Storage, open_storage
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 # Samples of one shard beyond this go to a temporary file, so that size_limit=None does not take the memory.
 _MEMORY_A_SHARD = 1 << 28
 _ROWS_AT_ONCE = 1 << 10
+_NUMBERED = re.compile(r"shard\.([0-9]+)\.mds")
 
 
 def check_options(
@@ -97,9 +99,9 @@ class ShardWriter:
         self._config = config_bytes(layout)
         self._limit = layout.size_limit if layout.size_limit is not None else 1 << 62
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="mds-store")
-        self._storing: Future[Shard] | None = None
+        self._storing: Future[None] | None = None
         self._stored: list[Shard] = []
-        self._names: list[str] = []
+        self._finished = 0
         self._start_shard()
 
     def _start_shard(self) -> None:
@@ -146,25 +148,25 @@ class ShardWriter:
                 add(done, fits)
                 done = fits
             if done < len(sizes):
-                if self._samples or (self._empty_first and not self._names):
+                if self._samples or (self._empty_first and not self._finished):
                     self._finish_shard()
                 add(done, done + 1)
                 done += 1
 
     def _finish_shard(self) -> None:
         self._wait()
-        name = self._name(len(self._names))
+        name = self._name(self._finished)
         sizes = np.concatenate(self._sizes) if self._sizes else np.empty(0, np.int64)
-        self._names.append(name)
+        self._finished += 1
         self._storing = self._pool.submit(self._store, name, sizes, self._samples_data)
         self._start_shard()
 
     def _wait(self) -> None:
         if self._storing is not None:
-            self._stored.append(self._storing.result())
+            self._storing.result()
             self._storing = None
 
-    def _store(self, name: str, sizes: NDArray[np.int64], spool: _Spool) -> Shard:
+    def _store(self, name: str, sizes: NDArray[np.int64], spool: _Spool) -> None:
         layout = self._layout
         parts = [header_bytes(self._config, sizes), *spool.parts()]
         raw = File(name, sum(memoryview(part).nbytes for part in parts), digest(parts, layout.hashes))
@@ -179,8 +181,8 @@ class ShardWriter:
             zipped = File(f"{name}.{ending}", size, digest(parts, layout.hashes))
         shard = Shard(layout, len(sizes), raw, zipped)
         self._storage.put(shard.stored.basename, parts, self._staging)
+        self._stored.append(shard)
         spool.close()
-        return shard
 
     def finish(self) -> list[Shard]:
         """Store the last shard, wait for all, and give their entries for the index, in order."""
@@ -191,13 +193,12 @@ class ShardWriter:
         return self._stored
 
     def abort(self) -> None:
-        """Stop, and delete the shards that were stored."""
+        """Stop, and delete the shards that were stored; never a file that another writer put where one should go."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._samples_data.close()
-        ending = f".{parse_compression(self._layout.compression)[0]}" if self._layout.compression else ""
-        for name in self._names:
+        for shard in self._stored:
             with contextlib.suppress(OSError):  # the error that made us stop is the one to see
-                self._storage.delete(name + ending)
+                self._storage.delete(shard.stored.basename)
 
 
 class _Spool:
@@ -232,7 +233,8 @@ class _Spool:
 class MDSWriter:
     """Write samples as an MDS data set.
 
-    A context manager: the data set appears, whole, when the body has ended, and not at all if it raised.
+    A context manager: the data set appears, whole, when the body has ended, and not at all if it raised. A folder
+    takes one writer at a time: of two at once, one fails, and leaves the other's files alone.
 
     Args:
         out: the data set's folder. It must be new or empty.
@@ -241,11 +243,12 @@ class MDSWriter:
         hashes: names of hashes to keep of each file, such as `["xxh64"]`.
         size_limit: the largest size of a shard before compression, in bytes or as text ("64mb"); a sample that is
             larger has a shard of its own. None: one shard.
-        exist_ok: replace what an earlier writer left in the folder (the files that its index names).
+        exist_ok: replace the data set that is in the folder, if any. It stays as it is until the new one stands; then
+            the files that its index names are deleted.
 
     Raises:
         ValueError: all wrong options, in one error.
-        FileExistsError: the folder is not empty.
+        FileExistsError: the folder is not empty, or (at the end, or with a shard) another writer is at work in it.
 
     Example:
         >>> with MDSWriter(out="/data/reviews", columns={"text": "str", "stars": "int32"}) as writer:
@@ -267,9 +270,17 @@ class MDSWriter:
             raise ValueError("MDSWriter: " + "; ".join(mistakes))
         self._layout = layout
         self._storage = open_storage(out)
-        self._clear(exist_ok)
+        names = self._storage.list()
+        if names and not exist_ok:
+            raise FileExistsError(
+                f"{self._storage.root} is not empty: it holds {names[0]}; choose a new folder, or replace the data "
+                "set in it with exist_ok=True"
+            )
+        self._replaced = self._storage.read(INDEX)
+        # Names behind those that are there, for what is replaced to be whole until the end.
+        first = 1 + max((int(found[1]) for found in map(_NUMBERED.match, names) if found), default=-1)
         self._encodings = {name: get_encoding(columns[name]) for name in layout.column_names}
-        self._shards = ShardWriter(self._storage, layout, "shard.{:05d}.mds".format, empty_first=True)
+        self._shards = ShardWriter(self._storage, layout, lambda n: f"shard.{first + n:05d}.mds", empty_first=True)
         variable = sum(size is None for size in layout.column_sizes)
         self._pack_sizes = struct.Struct(f"<{variable}I").pack
         self._rows = 0
@@ -277,22 +288,6 @@ class MDSWriter:
         self._pending_sizes: list[int] = []
         self._pending_bytes = 0
         self._ended = False
-
-    def _clear(self, exist_ok: bool) -> None:
-        names = self._storage.list()
-        if not names:
-            return
-        if not exist_ok:
-            raise FileExistsError(
-                f"{self._storage.root} is not empty: it holds {names[0]}; choose a new folder, or replace the data "
-                "set in it with exist_ok=True"
-            )
-        data = self._storage.read(INDEX)
-        if data is not None:
-            self._storage.delete(INDEX)
-            with contextlib.suppress(FormatError):  # a broken index names nothing that could be deleted
-                for shard in parse_index(data, self._storage.describe(INDEX)).shards:
-                    self._storage.delete(shard.stored.basename)
 
     def write(self, sample: dict[str, Any]) -> None:
         """Add one sample, a value for each column.
@@ -355,22 +350,39 @@ class MDSWriter:
             raise ValueError(f"the writer of {self._storage.root} has ended; open another one")
 
     def finish(self) -> None:
-        """Store what is left and publish the index. The end of a `with` block does it."""
+        """Store what is left and publish the index. The end of a `with` block does it.
+
+        Raises:
+            FileExistsError: another writer has published an index since this one was opened.
+            OSError: a shard or the index could not be stored. Nothing is left then.
+        """
         self._check_open()
         try:
             self._append_pending()
             shards = self._shards.finish()
             index = Index(tuple(shards), {} if shards else {"columns": self._layout.columns})
-            self._storage.put(INDEX, [index.to_bytes()])
+            if not self._storage.replace(INDEX, index.to_bytes(), expected=self._replaced):
+                raise FileExistsError(
+                    f"{self._storage.describe(INDEX)} is not what it was when this writer began: another one has "
+                    "published a data set here, which stays as it is; write this one to another folder"
+                )
         except BaseException:
             self.abort()
             raise
         self._ended = True
+        if self._replaced is not None:
+            with contextlib.suppress(FormatError):  # a broken index names nothing that could be deleted
+                before = parse_index(self._replaced, self._storage.describe(INDEX))
+                delete_replaced(self._storage, before, index)
 
     def abort(self) -> None:
-        """Delete what was written; no index appears."""
-        self._ended = True
-        self._shards.abort()
+        """Delete what was written; no index appears, and one that was to be replaced stays.
+
+        After the end it does nothing: what is published stays.
+        """
+        if not self._ended:
+            self._ended = True
+            self._shards.abort()
 
     def __enter__(self) -> Self:
         return self

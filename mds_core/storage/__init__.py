@@ -35,7 +35,7 @@ class Storage(Protocol):
         """List the names of all files, at any depth."""
 
     def put(self, name: str, parts: Sequence[Buffer], staging: str | None = None) -> None:
-        """Store a new file made of parts, visible only when it is whole.
+        """Store a new file made of parts, visible only when it is whole; FileExistsError if there is one already.
 
         With `staging`, the file is made in that folder, which must be there: who removes it (`remove_staging`)
         stops all puts through it.

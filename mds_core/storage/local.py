@@ -9,7 +9,7 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
 from mds_core.errors import FormatError
@@ -96,9 +96,15 @@ class LocalStorage:
         """Store a new file made of parts, visible only when it is whole.
 
         Raises:
+            FileExistsError: there is a file of this name.
             FileNotFoundError: the staging folder is gone.
             OSError: the disk is full, or what is stored has another size than what was written.
         """
+        self._store(name, parts, _move_to_new, staging)
+
+    def _store(
+        self, name: str, parts: Sequence[Buffer], move: Callable[[str, str], None], staging: str | None = None
+    ) -> None:
         path = self._path(name)
         folder = os.path.dirname(path)
         if staging is None:
@@ -118,7 +124,7 @@ class LocalStorage:
             found = os.stat(temporary).st_size
             if found != expected:
                 raise OSError(f"{path}: wrote {expected} bytes, but the file system keeps {found}; write it again")
-            os.rename(temporary, path)
+            move(temporary, path)
         except FileNotFoundError:
             if staging is None:
                 raise
@@ -137,7 +143,7 @@ class LocalStorage:
         with _lock(folder):
             if self.read(name) != expected:
                 return False
-            self.put(name, [data])
+            self._store(name, [data], os.rename)
         return True
 
     def delete(self, name: str) -> None:
@@ -162,6 +168,30 @@ class LocalStorage:
 def _open_at_once(path: str, flags: int) -> int:
     """Open without waiting, as opening a FIFO would for one who writes to it; regular files are read as ever."""
     return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _move_to_new(source: str, target: str) -> None:
+    """Move a file to a new name, in one step; never over another file, as `os.rename` would.
+
+    The source may stay, as a second name of the file.
+    """
+    try:
+        try:
+            os.link(source, target)
+        except (FileExistsError, FileNotFoundError):
+            raise
+        except OSError:  # a file system without hard links, as many that mount object stores: take the name first
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+            try:
+                os.rename(source, target)
+            except BaseException:
+                os.unlink(target)
+                raise
+    except FileExistsError:
+        raise FileExistsError(
+            f"can't store {target}: there is a file of this name, so that another writer seems to write to this "
+            "folder, too; let one end first, or choose another folder"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -1,10 +1,11 @@
 """A data set's folder on a file system."""
 
+import errno
 import os
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,17 +33,57 @@ def test_what_is_put_is_read_listed_and_deleted(storage: LocalStorage) -> None:
     assert storage.list() == ["sub/folder/b"]
 
 
-def test_a_put_replaces_a_file_in_one_step(storage: LocalStorage) -> None:
-    storage.put("a", [b"old"])
+@pytest.fixture(params=["hard links", "no hard links"])
+def links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that has hard links, and one that mounts an object store."""
 
+    def refuse(source: str, target: str) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no hard links here", source)
+
+    if request.param == "no hard links":
+        monkeypatch.setattr(os, "link", refuse)
+
+
+def test_a_put_shows_a_file_in_one_step(storage: LocalStorage, links: None) -> None:
     class Parts(list[bytes]):
         def __iter__(self) -> Iterator[bytes]:
             yield b"new"
-            assert storage.read("a") == b"old"
+            assert storage.read("a") is None
             yield b"er"
 
     storage.put("a", Parts())
     assert storage.read("a") == b"newer"
+    assert storage.list() == ["a"]
+
+
+@pytest.mark.parametrize("staging", [None, ".staging"])
+def test_a_put_never_replaces_what_is_there(staging: str | None, storage: LocalStorage, links: None) -> None:
+    root = Path(storage.root)
+    storage.make_staging(".staging")
+    storage.put("sub/file", [b"old"])
+    (root / "sub" / "folder").mkdir()
+    (root / "sub" / "link").symlink_to(root / "nowhere")
+    for name in ("file", "folder", "link"):
+        with pytest.raises(FileExistsError, match=rf"can't store .*/sub/{name}: there is a file .* another writer"):
+            storage.put(f"sub/{name}", [b"new"], staging)
+    assert storage.read("sub/file") == b"old"
+    assert sorted(storage.list()) == ["sub/file", "sub/link"]
+
+
+def test_of_puts_at_once_exactly_one_wins(storage: LocalStorage, links: None) -> None:
+    start, won = threading.Barrier(8), []
+
+    def put(data: bytes) -> None:
+        start.wait()
+        try:
+            storage.put("a", [data])
+        except FileExistsError:
+            return
+        won.append(data)
+
+    run_at_once(put)
+    assert [storage.read("a")] == won
+    assert storage.list() == ["a"]
 
 
 def test_a_put_that_fails_leaves_nothing(storage: LocalStorage) -> None:
@@ -52,15 +93,14 @@ def test_a_put_that_fails_leaves_nothing(storage: LocalStorage) -> None:
             raise OSError("the disk is full")
 
     storage.put("a", [b"old"])
-    with pytest.raises(OSError, match="the disk is full"):
-        storage.put("a", Parts())
-    with pytest.raises(OSError, match="the disk is full"):
-        storage.put("b", Parts())
+    for name in ("a", "b"):
+        with pytest.raises(OSError, match="the disk is full"):
+            storage.put(name, Parts())
     assert storage.list() == ["a"]
     assert storage.read("a") == b"old"
 
 
-def test_a_put_fails_once_its_staging_folder_is_gone(storage: LocalStorage) -> None:
+def test_a_put_fails_once_its_staging_folder_is_gone(storage: LocalStorage, links: None) -> None:
     storage.make_staging(".staging")
     storage.make_staging(".staging")
     storage.put("a", [b"a"], staging=".staging")
@@ -69,6 +109,15 @@ def test_a_put_fails_once_its_staging_folder_is_gone(storage: LocalStorage) -> N
     storage.remove_staging(".staging")
     with pytest.raises(FileNotFoundError):
         storage.put("b", [b"b"], staging=".staging")
+
+    class Aborted(list[bytes]):
+        def __iter__(self) -> Iterator[bytes]:
+            yield b"half"
+            storage.remove_staging(".staging")
+
+    storage.make_staging(".staging")
+    with pytest.raises(FileNotFoundError):
+        storage.put("b", Aborted(), staging=".staging")
     assert storage.list() == ["a"]
     assert [path.name for path in Path(storage.root).iterdir()] == ["a"]
 
@@ -99,12 +148,16 @@ def test_of_replacements_at_once_exactly_one_wins(storage: LocalStorage) -> None
         if storage.replace("a", data, expected=b"0"):
             won.append(data)
 
-    threads = [threading.Thread(target=replace, args=(bytes([65 + i]),)) for i in range(8)]
+    run_at_once(replace)
+    assert [storage.read("a")] == won
+
+
+def run_at_once(act: Callable[[bytes], None]) -> None:
+    threads = [threading.Thread(target=act, args=(bytes([65 + i]),)) for i in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [storage.read("a")] == won
 
 
 # What is no file of the data set

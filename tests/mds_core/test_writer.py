@@ -70,9 +70,40 @@ def test_a_file_in_the_place_of_the_folder_is_an_error_at_once(tmp_path: Path) -
 def test_exist_ok_replaces_what_the_index_names_and_nothing_else(make: Make) -> None:
     folder = make(COLUMNS, ROWS, size_limit=300, compression="gz")
     (folder / "notes.txt").write_text("mine")
+    shards = len(sizes(folder))
     make({"a": "int8"}, [{"a": 1}], exist_ok=True)
-    assert files(folder) == {INDEX, "shard.00000.mds", "notes.txt"}
+    assert files(folder) == {INDEX, f"shard.{shards:05d}.mds", "notes.txt"}
     assert MDSReader(str(folder))[:] == [{"a": 1}]
+
+
+def test_exist_ok_keeps_the_old_data_set_until_the_new_one_stands(make: Make) -> None:
+    folder = make(COLUMNS, ROWS, size_limit=300)
+    with MDSWriter(out=str(folder), columns={"a": "int8"}, size_limit=1, exist_ok=True) as writer:
+        for _ in range(10):
+            writer.write({"a": 1})
+            assert MDSReader(str(folder))[:] == ROWS
+    assert MDSReader(str(folder))[:] == [{"a": 1}] * 10
+
+
+def test_exist_ok_on_a_new_folder_names_shards_from_zero(make: Make) -> None:
+    assert files(make(COLUMNS, ROWS, exist_ok=True)) == {INDEX, "shard.00000.mds"}
+
+
+def test_a_hostile_index_makes_exist_ok_delete_nothing_but_shards(make: Make, tmp_path: Path) -> None:
+    folder = make(COLUMNS, ROWS)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "precious").write_text("mine")
+    (folder / "sub").symlink_to(tmp_path / "outside", target_is_directory=True)
+    index = (folder / INDEX).read_text()
+    (folder / INDEX).write_text(index.replace("shard.00000.mds", "sub/precious"))
+    with pytest.warns(UserWarning, match=r"the new data set is in place, .*/sub/precious: expected a file inside"):
+        make(COLUMNS, ROWS[:3], exist_ok=True)
+    assert (tmp_path / "outside" / "precious").read_text() == "mine"
+    for name in (INDEX, "../outside/precious"):
+        (folder / INDEX).write_text(index.replace("shard.00000.mds", name))
+        make(COLUMNS, ROWS[:3], exist_ok=True)
+        assert MDSReader(str(folder))[:] == ROWS[:3]
+    assert (tmp_path / "outside" / "precious").read_text() == "mine"
 
 
 def test_exist_ok_replaces_a_broken_data_set(make: Make) -> None:
@@ -116,11 +147,84 @@ def test_a_body_that_raises_leaves_nothing(error: type[BaseException], compressi
     assert files(tmp_path / "data") == set()
 
 
-def test_a_body_that_raises_takes_the_data_set_it_replaces_along(make: Make) -> None:
-    folder = make(COLUMNS, ROWS)
+def test_a_body_that_raises_leaves_the_data_set_that_it_would_replace(make: Make) -> None:
+    folder = make(COLUMNS, ROWS, size_limit=300)
+    before = {name: (folder / name).read_bytes() for name in files(folder)}
     with pytest.raises(EncodeError):
-        make(COLUMNS, [*ROWS, {"n": "a", "s": ""}], exist_ok=True)
-    assert files(folder) == set()
+        make(COLUMNS, [*ROWS * 100, {"n": "a", "s": ""}], exist_ok=True, size_limit=300)
+    assert {name: (folder / name).read_bytes() for name in files(folder)} == before
+
+
+# Two writers at once
+
+
+def write_all(writer: MDSWriter, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        writer.write(row)
+
+
+def two_writers(make: Make, folder: Path, exist_ok: bool, compression: str | None) -> tuple[MDSWriter, MDSWriter]:
+    """Two that were opened before either stored anything."""
+    if exist_ok:
+        make(COLUMNS, ROWS[:3], folder.name)
+    options: dict[str, Any] = {"out": str(folder), "columns": COLUMNS, "size_limit": 3000, "exist_ok": exist_ok}
+    return MDSWriter(**options), MDSWriter(**options, compression=compression)
+
+
+# With compression, names differ, so that only the index tells one from the other.
+TWO_WRITERS = pytest.mark.parametrize(
+    ("exist_ok", "compression"), [(a, b) for a in (False, True) for b in (None, "gz")]
+)
+
+
+@TWO_WRITERS
+def test_of_two_writers_in_one_folder_the_second_fails_and_leaves_the_firsts_files(
+    exist_ok: bool, compression: str | None, make: Make, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    first, second = two_writers(make, folder, exist_ok, compression)
+
+    def write_at_once() -> None:
+        with second:
+            write_all(first, ROWS * 50)
+            try:
+                write_all(second, ROWS[::-1] * 50)
+            finally:
+                first.finish()
+
+    with pytest.raises(FileExistsError, match="another"):
+        write_at_once()
+    assert MDSReader(str(folder))[:] == ROWS * 50
+    assert files(folder) == {INDEX, *(shard.stored.basename for shard in MDSReader(str(folder)).shards)}
+
+
+@TWO_WRITERS
+def test_a_writer_that_is_aborted_leaves_anothers_files(
+    exist_ok: bool, compression: str | None, make: Make, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    first, second = two_writers(make, folder, exist_ok, compression)
+    write_all(first, ROWS * 50)
+    if compression:
+        write_all(second, ROWS * 50)
+    first.finish()
+    second.abort()
+    assert MDSReader(str(folder))[:] == ROWS * 50
+    assert files(folder) == {INDEX, *(shard.stored.basename for shard in MDSReader(str(folder)).shards)}
+
+
+@pytest.mark.parametrize("exist_ok", [False, True])
+def test_an_index_that_appeared_meanwhile_is_not_replaced(exist_ok: bool, make: Make, tmp_path: Path) -> None:
+    folder = make(COLUMNS, ROWS[:3]) if exist_ok else tmp_path / "data"
+    other = make(COLUMNS, ROWS, "other")
+    writer = MDSWriter(out=str(folder), columns=COLUMNS, exist_ok=exist_ok)
+    write_all(writer, ROWS)
+    folder.mkdir(exist_ok=True)
+    (other / INDEX).rename(folder / INDEX)
+    before = files(folder)
+    with pytest.raises(FileExistsError, match=r"index.json is not what it was when this writer began: another one"):
+        writer.finish()
+    assert files(folder) == before
 
 
 def test_an_error_that_the_body_handles_leaves_the_good_samples(tmp_path: Path) -> None:
@@ -146,6 +250,14 @@ def test_a_writer_that_has_ended_takes_no_more(make: Make, tmp_path: Path) -> No
                 use()
 
 
+def test_an_abort_after_the_end_leaves_the_data_set(tmp_path: Path) -> None:
+    writer = MDSWriter(out=str(tmp_path), columns=COLUMNS)
+    write_all(writer, ROWS)
+    writer.finish()
+    writer.abort()
+    assert MDSReader(str(tmp_path))[:] == ROWS
+
+
 def test_no_thread_stays_behind(make: Make, tmp_path: Path) -> None:
     make(COLUMNS, ROWS, size_limit=300)
     MDSWriter(out=str(tmp_path / "b"), columns=COLUMNS).abort()
@@ -159,8 +271,8 @@ def test_no_thread_stays_behind(make: Make, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shard", [0, 3])
 def test_a_shard_that_cannot_be_stored_is_an_error_and_leaves_no_index(shard: int, make: Make, tmp_path: Path) -> None:
-    (tmp_path / f"shard.{shard:05d}.mds").mkdir()  # no file can be renamed to it
-    with pytest.raises(IsADirectoryError, match=f"shard.{shard:05d}.mds"):
+    (tmp_path / f"shard.{shard:05d}.mds").mkdir()  # no file can be moved to it
+    with pytest.raises(FileExistsError, match=f"can't store .*/shard.{shard:05d}.mds: there is a file of this name"):
         make(COLUMNS, ROWS * 100, ".", size_limit=300)
     assert files(tmp_path) == {f"shard.{shard:05d}.mds"}
 
