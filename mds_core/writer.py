@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mds_core.columnar import encode_batch
 from mds_core.compression import check_compression, compress, parse_compression
 from mds_core.encodings import get_encoding
-from mds_core.errors import EncodeError, FormatError
+from mds_core.errors import EncodeError, FormatError, describe
 from mds_core.hashing import check_hashes, digest
 from mds_core.index import INDEX, MAX_SHARD_BYTES, File, Index, Layout, Shard, delete_replaced, parse_index
 from mds_core.shard import config_bytes, header_bytes
@@ -293,11 +293,18 @@ class MDSWriter:
         """Add one sample, a value for each column.
 
         Raises:
+            TypeError: not a dict.
             ValueError: other keys than the columns.
             EncodeError: a value that its encoding can't hold, naming column, row and value.
         """
         self._check_open()
-        if sample.keys() != self._encodings.keys():
+        try:
+            keys = sample.keys()
+        except AttributeError:
+            raise TypeError(
+                f"row {self._rows}: expected a dict of the columns {list(self._encodings)}, found {describe(sample)}"
+            ) from None
+        if keys != self._encodings.keys():
             raise ValueError(
                 f"row {self._rows}: expected the columns {list(self._encodings)}, found {sorted(map(str, sample))}"
             )
@@ -327,10 +334,16 @@ class MDSWriter:
         """Add a record batch, whole columns at a time; its columns are the writer's, in any order.
 
         Raises:
+            TypeError: not a record batch.
             ValueError: other columns.
             EncodeError: a null or another value that an encoding can't hold, naming column, row and value.
         """
         self._check_open()
+        if not isinstance(batch, pa.RecordBatch):
+            raise TypeError(
+                f"expected a pyarrow.RecordBatch, found {type(batch).__name__}; of a pyarrow.Table, write each of its "
+                "to_batches()"
+            )
         self._append_pending()
         try:
             encoded = encode_batch(batch, self._layout)

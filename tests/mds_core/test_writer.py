@@ -428,6 +428,23 @@ def test_a_sample_of_other_columns_is_refused(sample: dict[str, Any], tmp_path: 
             writer.write(sample)
 
 
+@pytest.mark.parametrize("sample", [None, 5, "ns", [1, "x"], ("n", "s")], ids=str)
+def test_a_sample_that_is_no_dict_is_refused(sample: Any, tmp_path: Path) -> None:
+    with MDSWriter(out=str(tmp_path), columns=COLUMNS) as writer:
+        writer.write(ROWS[0])
+        with pytest.raises(TypeError, match=r"row 1: expected a dict of the columns \['n', 's'\], found "):
+            writer.write(sample)
+    assert len(MDSReader(str(tmp_path))) == 1
+
+
+@pytest.mark.parametrize("batch", [None, ROWS, ROWS[0], pa.Table.from_pylist(ROWS)], ids=lambda b: type(b).__name__)
+def test_a_batch_that_is_none_is_refused(batch: Any, tmp_path: Path) -> None:
+    with MDSWriter(out=str(tmp_path), columns=COLUMNS) as writer:
+        message = rf"expected a pyarrow.RecordBatch, found {type(batch).__name__}; .* to_batches\(\)"
+        with pytest.raises(TypeError, match=message):
+            writer.write_batch(batch)
+
+
 def test_columns_are_sorted_by_code_point(make: Make) -> None:
     columns = {"é": "int8", "b": "int8", "B": "int8", "a": "int8", "": "int8"}
     folder = make(columns, [dict.fromkeys(columns, 1)])
