@@ -51,10 +51,14 @@ _LARGE_SAMPLE = 1 << 14
 
 @dataclass(frozen=True)
 class Encoded:
-    """Samples back to back, or as pieces of memory, as many of each sample; and the samples' sizes in bytes."""
+    """Samples back to back, or as pieces of memory, as many of each sample; and the samples' sizes in bytes.
+
+    `shared`: the memory may be the record batch's own.
+    """
 
     data: memoryview | list[memoryview]
     sizes: Sizes
+    shared: bool = True
 
 
 def encode_batch(batch: pa.RecordBatch, layout: Layout) -> Encoded:
@@ -403,7 +407,8 @@ def _join(parts: list[Part], rows: int) -> Encoded:
     ]
     whole = pc.binary_join_element_wise(*arrays, pa.scalar(b"", kind))
     offsets, data = binary_buffers(whole)
-    return Encoded(memoryview(data)[int(offsets[0]) : int(offsets[-1])], np.diff(offsets).astype(np.int64))
+    joined_data = memoryview(data)[int(offsets[0]) : int(offsets[-1])]
+    return Encoded(joined_data, np.diff(offsets).astype(np.int64), shared=False)
 
 
 def _in_pieces(parts: list[Part], rows: int) -> Encoded:

@@ -110,8 +110,13 @@ class ShardWriter:
         self._samples_data = _Spool()
         self._bytes = 8 + len(self._config)
 
-    def append(self, data: Buffer | list[memoryview], sizes: NDArray[np.int64]) -> None:
+    def append(self, data: Buffer | list[memoryview], sizes: NDArray[np.int64], copy: bool = False) -> None:
         """Add samples, back to back or in pieces as in `columnar.Encoded`; each goes where its size leaves it.
+
+        Args:
+            data: the samples. Its memory is kept until the shard is stored.
+            sizes: each sample's size in bytes.
+            copy: keep a copy instead, as the data's owner may write to it.
 
         Raises:
             ValueError: a shard would pass 4 GiB.
@@ -131,11 +136,9 @@ class ShardWriter:
                     f"a shard of {grown} bytes: offsets in it are u32, so that it holds at most {MAX_SHARD_BYTES}; "
                     f"set size_limit (it is {self._layout.size_limit}), or make samples smaller"
                 )
-            if pieces:
-                for piece in pieces[first * each : last * each]:
-                    self._samples_data.append(piece)
-            else:
-                self._samples_data.append(view[int(ends[first - 1]) if first else 0 : int(ends[last - 1])])
+            start = int(ends[first - 1]) if first else 0
+            for piece in pieces[first * each : last * each] or [view[start : int(ends[last - 1])]]:
+                self._samples_data.append(memoryview(bytes(piece)) if copy else piece)
             self._sizes.append(sizes[first:last])
             self._samples += last - first
             self._bytes = grown
@@ -333,6 +336,8 @@ class MDSWriter:
     def write_batch(self, batch: pa.RecordBatch) -> None:
         """Add a record batch, whole columns at a time; its columns are the writer's, in any order.
 
+        Its memory may be used again afterwards.
+
         Raises:
             TypeError: not a record batch.
             ValueError: other columns.
@@ -350,7 +355,7 @@ class MDSWriter:
         except EncodeError as error:
             row = self._rows + error.row
             raise EncodeError(f"row {row}: {error.reason}", row) from None
-        self._shards.append(encoded.data, encoded.sizes)
+        self._shards.append(encoded.data, encoded.sizes, copy=encoded.shared)
         self._rows += batch.num_rows
 
     def _append_pending(self) -> None:

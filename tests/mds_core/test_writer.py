@@ -445,6 +445,43 @@ def test_a_batch_that_is_none_is_refused(batch: Any, tmp_path: Path) -> None:
             writer.write_batch(batch)
 
 
+# Memory that the caller uses again
+
+REUSED = {
+    "numbers": ({"x": "int64"}, lambda a: {"x": pa.array(a)}),
+    "two numbers": ({"x": "int64", "y": "int64"}, lambda a: {"x": pa.array(a), "y": pa.array(a)}),
+    "arrays": ({"x": "ndarray:int64:2"}, lambda a: {"x": lists(a, 2)}),
+    "dynamic arrays": ({"x": "ndarray:int64"}, lambda a: {"x": lists(a, 2)}),
+    "large arrays": ({"x": "ndarray:int64:2000"}, lambda a: {"x": lists(a, 2000)}),
+    "fixed bytes": ({"x": "int64"}, lambda a: {"x": in_bytes(a, 8)}),
+    "bytes": ({"x": "bytes"}, lambda a: {"x": in_bytes(a, 8).cast(pa.binary())}),
+    "large bytes": ({"x": "bytes", "y": "int8"}, lambda a: {"x": in_bytes(a, 32000), "y": pa.array([1], pa.int8())}),
+}
+
+
+def lists(array: np.ndarray, size: int) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(array), size)
+
+
+def in_bytes(array: np.ndarray, size: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.binary(size), array.nbytes // size, [None, pa.py_buffer(array)])
+
+
+@pytest.mark.parametrize("kind", REUSED)
+@pytest.mark.parametrize("size_limit", [1 << 26, 1000])
+def test_a_batch_s_memory_may_be_used_again(kind: str, size_limit: int, tmp_path: Path) -> None:
+    columns, batch_of = REUSED[kind]
+    memory = np.zeros(4000, np.int64)
+    for name, copies in (("reused", False), ("fresh", True)):
+        with MDSWriter(out=str(tmp_path / name), columns=columns, size_limit=size_limit) as writer:
+            for i in range(3):
+                memory[:] = i
+                writer.write_batch(pa.record_batch(batch_of(memory.copy() if copies else memory)))
+            memory[:] = 9
+    found, right = (sorted((tmp_path / name).iterdir()) for name in ("reused", "fresh"))
+    assert [file.read_bytes() for file in found] == [file.read_bytes() for file in right]
+
+
 def test_columns_are_sorted_by_code_point(make: Make) -> None:
     columns = {"é": "int8", "b": "int8", "B": "int8", "a": "int8", "": "int8"}
     folder = make(columns, [dict.fromkeys(columns, 1)])
