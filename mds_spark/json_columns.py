@@ -7,17 +7,25 @@ a variant that holds null comes back as null, where nulls may be.
 from __future__ import annotations
 
 import base64
+import functools
 import json
+import operator
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from mds_core.json_text import json_texts, plain_type
+from mds_core.json_text import json_texts
 
 Fix = Callable[[Any], Any]
+
+# Kept as numbers.
+TIMES: tuple[type[T.DataType], ...] = (T.DateType, T.TimestampType, T.TimestampNTZType, T.DayTimeIntervalType)
+if hasattr(T, "TimeType"):  # since Spark 4.1
+    TIMES += (T.TimeType,)
 
 _TEXT_OR_WORD = re.compile(r'"(?:[^"\\]|\\.)*"|nan|inf')
 
@@ -52,7 +60,8 @@ def from_json(column: pa.Array, kind: T.DataType, target: pa.DataType, nullable:
     values = [json.loads(text) for text in column.to_pylist()]
     if fix is not None:
         values = [fix(value) for value in values]
-    return pa.array(values, plain_type(target)).cast(target)
+    # Built as what it is at once: a cast would also parse the slots under null structs, which hold "".
+    return pa.array(values, target)
 
 
 def _fix(kind: T.DataType, nullable: bool) -> Fix | None:
@@ -66,7 +75,11 @@ def _fix(kind: T.DataType, nullable: bool) -> Fix | None:
 
 def _fix_value(kind: T.DataType) -> Fix | None:
     if isinstance(kind, T.BinaryType):
-        return base64.b64decode
+        return functools.partial(base64.b64decode, validate=True)
+    if isinstance(kind, T.DecimalType):
+        return Decimal
+    if isinstance(kind, TIMES):
+        return operator.index  # a fraction is no date: Arrow would cut it off
     if isinstance(kind, T.VariantType):
         return lambda value: _variant(json.dumps(value))
     if isinstance(kind, T.StructType):

@@ -136,7 +136,7 @@ class MDSDataSourceReader(DataSourceReader):
                 columns.append(
                     spark_column(stored[field.name], field.dataType, encoding, to.type, field.nullable, was_text)
                 )
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, TypeError, KeyError) as error:
+            except (pa.ArrowException, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 raise ValueError(
                     f"{shard.where}: column {field.name!r}, encoding {encoding.name}, can't be read as "
                     f"{field.dataType.simpleString()}: {error}"

@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from mds_core.encodings import Encoding, Json, get_encoding
-from mds_spark.json_columns import from_json, to_json
+from mds_spark.json_columns import TIMES, from_json, to_json
 
 _SIMPLE: dict[type[T.DataType], str] = {
     T.ByteType: "int8",
@@ -34,9 +34,6 @@ _SIMPLE: dict[type[T.DataType], str] = {
 if hasattr(T, "TimeType"):  # since Spark 4.1: nanoseconds of the day
     _SIMPLE[T.TimeType] = "int64"
 
-_TIMES: tuple[type[T.DataType], ...] = (T.DateType, T.TimestampType, T.TimestampNTZType, T.DayTimeIntervalType)
-if hasattr(T, "TimeType"):
-    _TIMES += (T.TimeType,)
 _NESTED = (T.StructType, T.MapType, T.ArrayType, T.VariantType)
 _ELEMENTS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType, T.BooleanType)
 _TEXTS = (T.StringType, T.CharType, T.VarcharType)
@@ -183,7 +180,7 @@ def stored_column(column: pa.Array, kind: T.DataType, encoding: Encoding) -> pa.
         return to_json(column)
     if is_vector(kind):
         return _dense(column)
-    if isinstance(kind, _TIMES):
+    if isinstance(kind, TIMES):
         return column.cast(_number_of_time(kind))
     return column.cast(pa.uint8()) if isinstance(kind, T.BooleanType) else column
 
@@ -215,7 +212,7 @@ def spark_column(
     # What Arrow casts only in two steps.
     if _has_float16(column.type):
         column = column.cast(_with_float32(column.type))
-    if isinstance(kind, _TIMES):
+    if isinstance(kind, TIMES):
         column = column.cast(_number_of_time(kind))
     if isinstance(kind, T.DecimalType) and pa.types.is_integer(column.type):
         column = column.cast(pa.string())

@@ -130,6 +130,27 @@ def test_a_schema_asks_for_wider_types(spark: SparkSession, tmp_path: Path) -> N
     assert load(spark, tmp_path / "data", "n long, j struct<x: array<int>>").first() == (-3, ([1, None],))
 
 
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ([1], "struct<a: binary>"),
+        ({"a": "no base64!"}, "struct<a: binary>"),
+        ({"a": 1.5}, "struct<a: date>"),
+        ({"a": "1,5"}, "struct<a: decimal(2,1)>"),
+        ([1], "array<struct<b: array<timestamp>>>"),
+        ([[1, 2, 3]], "map<long, date>"),
+        ("text", "map<string, date>"),
+    ],
+)
+def test_json_of_another_shape_than_the_schema_is_named(
+    spark: SparkSession, tmp_path: Path, value: Any, kind: str
+) -> None:
+    with MDSWriter(out=str(tmp_path / "mds"), columns={"j": "json"}) as writer:
+        writer.write({"j": value})
+    message = message_of(spark, tmp_path / "mds", f"j {kind}")
+    assert "shard.00000.mds: column 'j', encoding json, can't be read as" in message
+
+
 def test_a_missing_data_set_says_so(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "empty", tmp_path / "not there"):

@@ -128,10 +128,33 @@ NESTED: dict[str, tuple[str, st.SearchStrategy[Any]]] = {
 if HAS_TIME:
     SIMPLE["time"] = ("time(6)", TIMES)
     NESTED["array_time"] = ("array<time(6)>", lists(optional(TIMES)))
+LEAVES = ["decimal_10_2", "decimal_38_38", "date", "timestamp", "day_time", "binary", "string", "long", "boolean"]
 
 
 def tables(columns: dict[str, tuple[str, st.SearchStrategy[Any]]]) -> st.SearchStrategy[list[tuple[Any, ...]]]:
     return st.lists(st.tuples(*(values for _, values in columns.values())), min_size=1, max_size=40)
+
+
+def nested(depth: int) -> st.SearchStrategy[tuple[str, st.SearchStrategy[Any]]]:
+    """Types of at most some depth, each with its values: nulls wherever Spark has them."""
+    leaves = st.sampled_from([SIMPLE[name] for name in LEAVES])
+    if depth == 0:
+        return leaves
+    inner = leaves | nested(depth - 1)
+    structs = st.lists(inner, min_size=1, max_size=3).map(
+        lambda fields: (
+            f"struct<{', '.join(f'f{i}: {kind}' for i, (kind, _) in enumerate(fields))}>",
+            st.tuples(*(optional(values) for _, values in fields)),
+        )
+    )
+    arrays = inner.map(lambda drawn: (f"array<{drawn[0]}>", st.lists(optional(drawn[1]), max_size=3)))
+    maps = st.tuples(st.sampled_from([SIMPLE["string"], SIMPLE["date"], SIMPLE["decimal_10_2"]]), inner).map(
+        lambda drawn: (
+            f"map<{drawn[0][0]}, {drawn[1][0]}>",
+            st.dictionaries(drawn[0][1], optional(drawn[1][1]), max_size=2),
+        )
+    )
+    return structs | arrays | maps
 
 
 def schema_of(columns: dict[str, tuple[str, Any]]) -> str:
@@ -173,6 +196,22 @@ def test_simple_types_and_arrays_of_numbers_come_back(spark: SparkSession, table
 @FEW
 def test_nested_types_come_back_with_their_nulls(spark: SparkSession, table: list[Any]) -> None:
     assert_same_back(spark.createDataFrame(table, schema_of(NESTED)))
+
+
+@given(data=st.data())
+@FEW
+def test_random_nested_types_come_back_with_nulls_at_any_depth(spark: SparkSession, data: st.DataObject) -> None:
+    drawn = data.draw(st.lists(nested(3), min_size=6, max_size=6))
+    columns = {
+        f"c{i}": (f"struct<x: {kind}>", optional(st.tuples(optional(values)))) for i, (kind, values) in enumerate(drawn)
+    }
+    assert_same_back(spark.createDataFrame(data.draw(tables(columns)), schema_of(columns)))
+
+
+def test_null_structs_of_any_field_come_back(spark: SparkSession) -> None:
+    every = ", ".join(f"`{name}`: {kind}" for name, (kind, _) in {**SIMPLE, **NESTED}.items())
+    schema = f"s struct<{every}>, a array<struct<{every}>>, m map<int, struct<{every}>>, n struct<x: struct<{every}>>"
+    assert_same_back(spark.createDataFrame([(None, [None], {1: None}, (None,)), (None, None, None, None)], schema))
 
 
 @given(table=st.lists(st.tuples(VECTORS, VECTORS, VARIANTS, st.none() | VARIANTS), min_size=1, max_size=40))
