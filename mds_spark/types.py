@@ -98,12 +98,20 @@ def _check_nested(kind: T.DataType) -> None:
         for field in kind.fields:
             _check_nested(field.dataType)
     elif isinstance(kind, T.ArrayType):
+        _check_filled(kind, kind.elementType, kind.containsNull)
         _check_nested(kind.elementType)
     elif isinstance(kind, T.MapType):
+        _check_filled(kind, kind.keyType, False)
         _check_nested(kind.keyType)
         _check_nested(kind.valueType)
     elif not isinstance(kind, (*_SIMPLE, T.VariantType, T.NullType)):
         raise ValueError(f"inside it, {kind.simpleString()}: {_advice(kind)}")
+
+
+def _check_filled(kind: T.DataType, inner: T.DataType, nullable: bool) -> None:
+    """Refuse the type of `array()` and `map()`: nothing may be in it, and Spark could not read it back."""
+    if isinstance(inner, T.NullType) and not nullable:
+        raise ValueError(f"{kind.simpleString()} holds nothing; say what it could hold: CAST(array() AS ARRAY<INT>)")
 
 
 def check_encoding(kind: T.DataType, name: str) -> None:

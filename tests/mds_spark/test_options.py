@@ -396,6 +396,16 @@ def test_append_refuses_other_columns_and_names_each_difference(spark: SparkSess
     assert "column 'b'" not in message
 
 
+def test_arrays_and_maps_of_nothing_are_refused_and_those_of_nulls_are_not(spark: SparkSession, tmp_path: Path) -> None:
+    nothing = ["array()", "map()", "array(array())", "struct(array() AS x)", "map('k', array())", "array(map())"]
+    message = refused(spark.range(1).selectExpr(*[f"{sql} AS c{i}" for i, sql in enumerate(nothing)]), tmp_path / "no")
+    assert f"{len(nothing)} mistakes" in message
+    assert "column 'c0', array<void>: array<void> holds nothing; say what it could hold: CAST(array() AS" in message
+    nulls = "SELECT array(null) a, map('k', null) m, array(struct(null AS n)) s, CAST(array() AS ARRAY<INT>) e"
+    save(spark.sql(nulls), tmp_path / "data")
+    assert load(spark, tmp_path / "data").collect() == [([None], {"k": None}, [(None,)], [])]
+
+
 def test_append_refuses_another_spark_type_of_the_same_encoding(spark: SparkSession, tmp_path: Path) -> None:
     save(spark.sql("SELECT 1 a, struct(1 AS x) s, 1.5 d, 'x' b"), tmp_path / "data")
     df = spark.sql("SELECT DATE '2020-01-01' a, struct('x' AS x) s, CAST(1 AS DECIMAL(9,3)) d, 'x' b")
