@@ -7,12 +7,12 @@ a variant that holds null comes back as null, where nulls may be.
 from __future__ import annotations
 
 import base64
+import decimal
 import functools
 import json
 import operator
 import re
 from collections.abc import Callable
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -46,7 +46,8 @@ def _variant_texts(column: pa.Array) -> pa.Array | None:
 
 
 def _variant_text(value: dict[str, bytes]) -> str:
-    text = T.VariantVal(value["value"], value["metadata"]).toJson()
+    with decimal.localcontext(decimal.Context(prec=38)):  # PySpark multiplies, which else rounds to 28 digits
+        text = T.VariantVal(value["value"], value["metadata"]).toJson()
     # PySpark writes a double that is no number as `nan` and `inf`, which no reader of JSON takes.
     return _TEXT_OR_WORD.sub(lambda found: {"nan": "NaN", "inf": "Infinity"}.get(found[0], found[0]), text)
 
@@ -57,7 +58,8 @@ def from_json(column: pa.Array, kind: T.DataType, target: pa.DataType, nullable:
         texts = column.to_pylist()
         return pa.array([None if nullable and text == "null" else _variant(text) for text in texts], target)
     fix = _fix(kind, nullable)
-    values = [json.loads(text) for text in column.to_pylist()]
+    parse_float = _Float if "variant" in kind.simpleString() else None
+    values = [json.loads(text, parse_float=parse_float) for text in column.to_pylist()]
     if fix is not None:
         values = [fix(value) for value in values]
     # Built as what it is at once: a cast would also parse the slots under null structs, which hold "".
@@ -77,11 +79,11 @@ def _fix_value(kind: T.DataType) -> Fix | None:
     if isinstance(kind, T.BinaryType):
         return functools.partial(base64.b64decode, validate=True)
     if isinstance(kind, T.DecimalType):
-        return Decimal
+        return decimal.Decimal
     if isinstance(kind, TIMES):
         return operator.index  # a fraction is no date: Arrow would cut it off
     if isinstance(kind, T.VariantType):
-        return lambda value: _variant(json.dumps(value))
+        return lambda value: _variant(_dumps(value))
     if isinstance(kind, T.StructType):
         fixes = {field.name: fix for field in kind.fields if (fix := _fix(field.dataType, field.nullable)) is not None}
         if not fixes:
@@ -101,6 +103,21 @@ def _fix_value(kind: T.DataType) -> Fix | None:
 def _variant(text: str) -> dict[str, bytes]:
     variant = T.VariantVal.parseJson(text)
     return {"value": bytes(variant.value), "metadata": bytes(variant.metadata)}
+
+
+class _Float(float):
+    """A number that knows its text: as a variant's decimal, it has more digits than a float."""
+
+    def __init__(self, text: str):
+        self.text = text
+
+
+def _dumps(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(k)}: {_dumps(v)}' for k, v in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_dumps, value))}]"
+    return value.text if isinstance(value, _Float) else json.dumps(value)
 
 
 def _same(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import itertools
 import json
 import tempfile
@@ -16,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tests.mds_spark.rows import rows
+from tests.mds_spark.rows import plain, rows
 
 HAS_TIME = hasattr(T, "TimeType")
 EPOCH = dt.datetime(1970, 1, 1)
@@ -242,14 +243,27 @@ def test_a_variant_that_holds_null_comes_back_as_null_where_nulls_may_be(spark: 
     assert may_be in (None, ("variant", None))
 
 
-def test_a_variant_keeps_its_decimals_and_what_is_no_number(spark: SparkSession) -> None:
+def test_variants_keep_all_digits_of_decimals_at_any_depth(spark: SparkSession) -> None:
+    texts = [f"{'1234567890' * 4:.{n}}" for n in range(1, 39)] + [f"-0.{'1234567890' * 4:.{n}}" for n in range(1, 39)]
+    texts += ["1234567890123456789.12", "99999999999999999999.999999999999999999", "0.1", "5e-324", "1.7e308"]
+    df = spark.createDataFrame([(text,) for text in texts], "t string").select(
+        F.parse_json("t").alias("a"),
+        F.parse_json(F.format_string('{"x": [%s]}', "t")).alias("b"),
+        F.array(F.struct(F.map_from_arrays(F.array(F.lit("k")), F.array(F.parse_json("t"))))).alias("c"),
+        F.struct(F.lit(0.1).alias("d"), F.parse_json(F.format_string('[{"y": %s}]', "t"))).alias("e"),
+    )
+    for found, expected in zip(there_and_back(df).collect(), df.collect(), strict=True):
+        with decimal.localcontext(decimal.Context(prec=38)):
+            assert plain(found) == plain(expected)
+
+
+def test_variants_keep_what_is_no_number(spark: SparkSession) -> None:
     df = spark.sql(
-        "SELECT parse_json('1234567890123456789.12') a, CAST(double('NaN') AS variant) b, "
-        "to_variant_object(array(double('inf'), double('-inf'))) c, array(CAST(double('NaN') AS variant)) d"
+        "SELECT CAST(double('NaN') AS variant) b, to_variant_object(array(double('inf'), double('-inf'))) c, "
+        "array(CAST(double('NaN') AS variant)) d"
     )
     (row,) = there_and_back(df).collect()
-    texts = [variant.toJson() for variant in (row.a, row.b, row.c, row.d[0])]
-    assert texts == ["1234567890123456789.12", "nan", "[inf,-inf]", "nan"]
+    assert [variant.toJson() for variant in (row.b, row.c, row.d[0])] == ["nan", "[inf,-inf]", "nan"]
 
 
 def test_char_and_varchar_come_back_as_text(spark: SparkSession) -> None:
