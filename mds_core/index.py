@@ -403,6 +403,9 @@ def merge_index(
     index that `path` has already; merging twice gives the same. `merge_index([path, ...], out)` merges the named
     data sets, which lie in or below the folder `out`, in their order.
 
+    Spark's types are kept where all data sets have the same; nulls may be where one of them allows nulls. If one has
+    none, because Spark did not write it, the merged one has none: Spark then reads all values as their encodings say.
+
     Args:
         source: a folder, or a list of data sets' folders (or of their index.json). Of a pair (local, remote), as
             mosaicml-streaming has them, the remote one counts where it is not empty.
@@ -415,8 +418,8 @@ def merge_index(
 
     Raises:
         FileNotFoundError: there is nothing to merge.
-        ValueError: the data sets' columns differ, one does not lie below `out`, or its folder has a name that no
-            index may hold.
+        ValueError: the data sets' columns or Spark's types of them differ, one does not lie below `out`, or its folder
+            has a name that no index may hold.
 
     Example:
         >>> merge_index("/data/reviews")
@@ -445,14 +448,14 @@ def merge_index(
         named = {folder: {_below(folder, shard.stored) for shard in index.shards} for folder, index in indexes.items()}
         shards: dict[str, Shard] = {}
         first: tuple[str, Index] | None = None
+        own: dict[str, Any] = {}
         for folder, index in indexes.items():
-            if first and index.columns and index.columns != first[1].columns:
-                raise ValueError(
-                    f"can't merge {root.describe(folder)}: its columns are {index.columns}, "
-                    f"those of {root.describe(first[0])} are {first[1].columns}"
-                )
-            if first is None and index.columns:
-                first = folder, index
+            if first and index.columns:
+                if index.columns != first[1].columns:
+                    raise ValueError(_differ(root, "columns", (folder, index.columns), (first[0], first[1].columns)))
+                own = _merged_own(root, (folder, index.own), (first[0], own))
+            elif index.columns:
+                first, own = (folder, index), index.own
             for shard in index.shards:
                 # What an earlier merge named keeps its place, if the data set that the file is in still has it; that
                 # data set's own entry is the newer one.
@@ -460,9 +463,67 @@ def merge_index(
                 name = moved.stored.basename
                 if name in named[_nearest(name, named)]:
                     shards[name] = moved
-        return Index(tuple(shards.values()), first[1].own if first else {})
+        return Index(tuple(shards.values()), own)
 
     return publish_index(root, merged)[1]
+
+
+def _differ(root: Storage, what: str, new: tuple[str, Any], old: tuple[str, Any]) -> str:
+    return (
+        f"can't merge {root.describe(new[0])}: its {what} are {new[1]}, those of {root.describe(old[0])} are {old[1]}"
+    )
+
+
+def _merged_own(root: Storage, new: tuple[str, dict[str, Any]], old: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    """Give what is kept beside the shards: Spark's schema only if both have it."""
+    if "schema" not in new[1] or "schema" not in old[1]:
+        return {key: value for key, value in old[1].items() if key != "schema"}
+    try:
+        types, old_types = spark_types(new[1]["schema"]), spark_types(old[1]["schema"])
+        if types == old_types:
+            return {**old[1], "schema": loosened(old[1]["schema"], new[1]["schema"])}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise FormatError(f"can't merge {root.describe(new[0])}: the schema in an index is broken: {error!r}") from None
+    names = [name for name in types if types[name] != old_types.get(name)]
+    differing = [{name: each[name] for name in names if name in each} for each in (types, old_types)]
+    text = _differ(root, "Spark types", (new[0], differing[0]), (old[0], differing[1]))
+    raise ValueError(f"{text}; cast those columns in one of them, and write it again")
+
+
+_NULLABLE = ("nullable", "containsNull", "valueContainsNull")
+
+
+def spark_types(schema: Any) -> dict[str, Any]:
+    """Give the type of each column of Spark's schema in JSON, without where nulls may be and without comments.
+
+    Raises:
+        KeyError, TypeError: it is no schema.
+    """
+    return {column["name"]: _without_nullability(column["type"]) for column in schema["fields"]}
+
+
+def _without_nullability(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        left_out = (*_NULLABLE, "metadata")
+        return {key: _without_nullability(value) for key, value in schema.items() if key not in left_out}
+    return [_without_nullability(value) for value in schema] if isinstance(schema, list) else schema
+
+
+def loosened(schema: Any, other: Any) -> Any:
+    """Give Spark's schema in JSON with nulls allowed where it or another one of the same types allows them."""
+    if isinstance(schema, dict):
+        return {
+            key: value
+            if key == "metadata"
+            else value or other[key]
+            if key in _NULLABLE
+            else loosened(value, other.get(key, value))
+            for key, value in schema.items()
+        }
+    if isinstance(schema, list):
+        others = {field["name"]: field for field in other}
+        return [loosened(field, others[field["name"]]) for field in schema]
+    return schema
 
 
 def _path_of(place: Place) -> str:

@@ -18,7 +18,7 @@ from mds_core.reader import open_shard
 from mds_core.shard import ShardReader
 from mds_core.storage import Storage, open_storage
 from mds_spark.options import ReadOptions
-from mds_spark.types import arrow_schema, check_trusted, spark_column, spark_type
+from mds_spark.types import arrow_schema, kept_schema, spark_column, spark_type
 
 # Small shards share a partition, which costs Spark 28 ms, up to this size.
 _PARTITION_BYTES = 1 << 26
@@ -43,24 +43,11 @@ def infer_schema(options: ReadOptions) -> StructType:
     """
     storage = open_storage(options.path)
     index = read_index(storage)
-    schema = _kept_schema(index, options.path)
+    schema = kept_schema(index, options.path)
     if schema is not None:
         return schema
     arrays = _array_types(index, storage, options.validate_hash)
     return StructType([StructField(name, spark_type(e, arrays.get(name)), False) for name, e in index.columns.items()])
-
-
-def _kept_schema(index: Index, path: str) -> StructType | None:
-    if "schema" not in index.own:
-        return None
-    try:
-        check_trusted(index.own["schema"])
-        schema = StructType.fromJson(index.own["schema"])
-    except Exception as error:
-        raise FormatError(f"{path}: the schema in the index is broken: {error}") from None
-    if sorted(schema.names) != sorted(index.columns):
-        raise FormatError(f"{path}: the schema in the index has the columns {schema.names}, not {list(index.columns)}")
-    return schema
 
 
 def _array_types(index: Index, storage: Storage, validate_hash: str | None) -> dict[str, pa.DataType]:
@@ -93,7 +80,7 @@ class MDSDataSourceReader(DataSourceReader):
         if missing:
             raise ValueError(f"no column {', '.join(missing)} in {options.path}; it has {', '.join(index.columns)}")
         self._shards = [shard for shard in index.shards if shard.samples]
-        kept = _kept_schema(index, options.path) or StructType()
+        kept = kept_schema(index, options.path) or StructType()
         self._texts = {field.name for field in kept.fields if isinstance(field.dataType, StringType)}
 
     def partitions(self) -> Sequence[InputPartition]:

@@ -11,6 +11,8 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from mds_core.encodings import Encoding, Json, get_encoding
+from mds_core.errors import FormatError
+from mds_core.index import Index
 from mds_spark.json_columns import TIMES, from_json, to_json
 
 _SIMPLE: dict[type[T.DataType], str] = {
@@ -292,35 +294,7 @@ def _vectors(column: pa.Array, target: pa.DataType) -> pa.Array:
     )
 
 
-_NULLABLE = ("nullable", "containsNull", "valueContainsNull")
-
-
-def loosened(schema: Any, other: Any) -> Any:
-    """Give a schema in JSON that allows nulls where it or another one of the same types does."""
-    if isinstance(schema, dict):
-        return {
-            key: value
-            if key == "metadata"
-            else value or other[key]
-            if key in _NULLABLE
-            else loosened(value, other.get(key, value))
-            for key, value in schema.items()
-        }
-    if isinstance(schema, list):
-        others = {field["name"]: field for field in other}
-        return [loosened(field, others[field["name"]]) for field in schema]
-    return schema
-
-
-def without_nullability(schema: Any) -> Any:
-    """Give a schema or type in JSON without what says where nulls may be, and without comments."""
-    if isinstance(schema, dict):
-        left_out = (*_NULLABLE, "metadata")
-        return {key: without_nullability(value) for key, value in schema.items() if key not in left_out}
-    return [without_nullability(value) for value in schema] if isinstance(schema, list) else schema
-
-
-def check_trusted(schema: Any) -> None:
+def _check_trusted(schema: Any) -> None:
     """Refuse a schema in JSON, from an untrusted index, that would import code: user-defined types but ML's Vector.
 
     Raises:
@@ -335,3 +309,34 @@ def check_trusted(schema: Any) -> None:
             todo += value.values()
         elif isinstance(value, list):
             todo += value
+
+
+def kept_schema(index: Index, path: str) -> T.StructType | None:
+    """Give the schema that Spark left in an index; None if there is none.
+
+    Raises:
+        FormatError: it is broken, names a class to be imported, or is not that of the columns.
+    """
+    if "schema" not in index.own:
+        return None
+    try:
+        _check_trusted(index.own["schema"])
+        schema = T.StructType.fromJson(index.own["schema"])
+    except Exception as error:
+        raise FormatError(f"{path}: the schema in the index is broken: {error}") from None
+    if sorted(schema.names) != sorted(index.columns):
+        raise FormatError(f"{path}: the schema in the index has the columns {schema.names}, not {list(index.columns)}")
+    return schema
+
+
+def needs_schema(kind: T.DataType, encoding: str) -> bool:
+    """Tell whether a type's values are stored as something else, so that only Spark's schema says what they are."""
+    if isinstance(kind, T.StructType):
+        return any(needs_schema(field.dataType, encoding) for field in kind.fields)
+    if isinstance(kind, T.ArrayType):
+        return needs_schema(kind.elementType, encoding)
+    if isinstance(kind, T.MapType):
+        return needs_schema(kind.keyType, encoding) or needs_schema(kind.valueType, encoding)
+    if encoding == "json":
+        return isinstance(kind, (*TIMES, T.DecimalType, T.BinaryType))
+    return isinstance(kind, (*TIMES, T.BooleanType))

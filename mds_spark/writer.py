@@ -21,11 +21,11 @@ from pyspark.sql.types import DataType, StructType
 from mds_core.columnar import encode_batch, null_rows
 from mds_core.encodings import Encoding, get_encoding
 from mds_core.errors import EncodeError, FormatError
-from mds_core.index import INDEX, Index, Layout, Shard, publish_index, read_index
+from mds_core.index import INDEX, Index, Layout, Shard, loosened, publish_index, read_index, spark_types
 from mds_core.storage import Storage, open_storage
 from mds_core.writer import ShardWriter
 from mds_spark.options import WriteOptions
-from mds_spark.types import loosened, stored_column, without_nullability
+from mds_spark.types import kept_schema, needs_schema, stored_column
 
 log = logging.getLogger("mds_spark")
 
@@ -151,7 +151,8 @@ class MDSDataSourceWriter(DataSourceArrowWriter):
 
     def _merged(self, existing: Index | None, shards: list[Shard]) -> Index:
         """Give the index after this write, or say why there can be none."""
-        own: dict[str, Any] = {} if self.options.foreign_schema else {"schema": json.loads(self.schema.json())}
+        new_schema = json.loads(self.schema.json())
+        own: dict[str, Any] = {} if self.options.foreign_schema else {"schema": new_schema}
         columns = self.options.layout.columns
         if existing is None or self.options.save_mode == "overwrite":
             if not shards:
@@ -164,14 +165,25 @@ class MDSDataSourceWriter(DataSourceArrowWriter):
             )
         if existing.columns != columns:
             raise ValueError(_differ(self.options.path, "", existing.columns, columns))
-        if "schema" in existing.own and "schema" in own:
-            kept, new = (_types_by_column(schema) for schema in (existing.own["schema"], own["schema"]))
-            if kept != new:
-                raise ValueError(_differ(self.options.path, "of Spark's type ", kept, new))
-            own = {**existing.own, "schema": loosened(existing.own["schema"], own["schema"])}
-        else:
-            own = existing.own
-        return Index(existing.shards + tuple(shards), own)
+        if kept_schema(existing, self.options.path) is None:
+            self._check_meaning(columns)
+            return Index(existing.shards + tuple(shards), existing.own)
+        schema = existing.own["schema"]
+        kept, new = spark_types(schema), spark_types(new_schema)
+        if kept != new:
+            raise ValueError(_differ(self.options.path, "of Spark's type ", kept, new))
+        return Index(existing.shards + tuple(shards), {**existing.own, "schema": loosened(schema, new_schema)})
+
+    def _check_meaning(self, columns: dict[str, str]) -> None:
+        """Refuse columns that a data set without Spark's types could not tell from those that it has."""
+        for column in self.schema.fields:
+            kind, encoding = column.dataType, columns[column.name]
+            if needs_schema(kind, encoding):
+                raise ValueError(
+                    f"can't append to {self.options.path}: it has none of Spark's types, so column {column.name!r}, "
+                    f"{kind.simpleString()}, would be read as its encoding says, {encoding}; cast it to what it is "
+                    "stored as (days, microseconds, 0 or 1, text), or write to another path"
+                )
 
     def _clean(self, storage: Storage, named: set[str]) -> None:
         """Delete what this write left behind and no index names: files of failed and speculative attempts."""
@@ -228,10 +240,6 @@ def _check_stored(storage: Storage, shards: list[Shard]) -> None:
                 f"{storage.describe(shard.stored.basename)}: a task wrote {shard.stored.bytes} bytes, the driver sees "
                 f"{found}; the file system lost data, write again"
             )
-
-
-def _types_by_column(schema: Any) -> dict[str, Any]:
-    return {field["name"]: field["type"] for field in without_nullability(schema)["fields"]}
 
 
 def _differ(path: str, what: str, existing: dict[str, Any], new: dict[str, Any]) -> str:

@@ -3,10 +3,11 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mds_core import MDSReader, merge_index
+from mds_core import FormatError, MDSReader, merge_index
 from mds_core.index import INDEX, Index, publish_index
 from mds_core.storage import open_storage
 
@@ -164,6 +165,62 @@ def test_data_sets_of_different_columns_are_refused(
     with pytest.raises(ValueError, match=r"can't merge .*b: its columns are .*, those of .*a are .*'int32'"):
         merge_index(str(tmp_path))
     assert not (tmp_path / INDEX).exists()
+
+
+def schema_of(kind: Any, nullable: bool = True) -> Any:
+    field = {"name": "n", "type": kind, "nullable": nullable, "metadata": {}}
+    return {"schema": {"type": "struct", "fields": [field]}}
+
+
+def give_own(folder: Path, own: Any) -> None:
+    publish_index(open_storage(str(folder)), lambda old: Index(old.shards if old else (), own))
+
+
+STRUCT = {"type": "struct", "fields": [{"name": "a", "type": "integer", "nullable": False, "metadata": {}}]}
+ARRAY = {"type": "array", "elementType": STRUCT, "containsNull": False}
+
+
+def loose(value: Any) -> Any:
+    """A schema in JSON with nulls allowed everywhere."""
+    if isinstance(value, dict):
+        return {key: loose(inner) for key, inner in value.items()}
+    return [loose(inner) for inner in value] if isinstance(value, list) else value is False or value
+
+
+@pytest.mark.parametrize("kind", ["date", STRUCT, ARRAY])
+def test_sparks_types_stay_with_nulls_wherever_one_allows_them(kind: Any, rows: Make, tmp_path: Path) -> None:
+    for name, own in [("a", schema_of(kind, False)), ("b", schema_of(loose(kind))), ("c", schema_of(kind))]:
+        give_own(rows(name, 1), own)
+    assert merge_index(str(tmp_path)).own == schema_of(loose(kind))
+    assert merge_index(str(tmp_path)).own == schema_of(loose(kind))
+
+
+@pytest.mark.parametrize("other", ["integer", STRUCT, {**STRUCT, "fields": []}])
+def test_different_types_of_spark_are_refused(other: Any, rows: Make, tmp_path: Path) -> None:
+    give_own(rows("a", 1), schema_of("date"))
+    give_own(rows("b", 1), schema_of(other))
+    expected = r"can't merge .*b: its Spark types are \{'n': .*\}, those of .*a are \{'n': 'date'\}; cast"
+    with pytest.raises(ValueError, match=expected):
+        merge_index(str(tmp_path))
+    assert not (tmp_path / INDEX).exists()
+
+
+@pytest.mark.parametrize("without", ["a", "b", "c"])
+def test_a_data_set_without_sparks_types_leaves_them_to_the_encodings(without: str, rows: Make, tmp_path: Path) -> None:
+    for name in "abc":
+        rows(name, 1)
+        if name != without:
+            give_own(tmp_path / name, schema_of("date"))
+    assert merge_index(str(tmp_path)).own == {}
+    assert numbers(tmp_path) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("broken", [1, [], {}, {"fields": [1]}, {"fields": [{"name": "n"}]}, {"fields": None}])
+def test_a_broken_schema_is_named(broken: Any, rows: Make, tmp_path: Path) -> None:
+    give_own(rows("a", 1), schema_of("date"))
+    give_own(rows("b", 1), {"schema": broken})
+    with pytest.raises(FormatError, match=r"can't merge .*b: the schema in an index is broken"):
+        merge_index(str(tmp_path))
 
 
 def test_a_data_set_outside_of_the_folder_is_refused(rows: Make, tmp_path: Path) -> None:

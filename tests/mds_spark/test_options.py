@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
 import os
@@ -16,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from mds_core import MDSReader
+from mds_core import MDSReader, MDSWriter, merge_index
 from tests.mds_spark.rows import assert_nothing_left_over, contents, files, index, named, rows
 
 
@@ -435,6 +436,49 @@ def test_nulls_appended_to_a_column_that_had_none_come_back(spark: SparkSession,
     assert back.collect() == [((1, ["a"]), 1), ((None, [None]), 2), (None, 3)]
 
 
+NEEDS_SCHEMA = {
+    "DATE '2020-01-01'": "int32",
+    "TIMESTAMP '2020-01-01 00:00:00'": "int64",
+    "TIMESTAMP_NTZ '2020-01-01 00:00:00'": "int64",
+    "INTERVAL '1' DAY": "int64",
+    "true": "uint8",
+    "array(true)": "ndarray:uint8",
+    "array(DATE '2020-01-01')": "json",
+    "struct(1.5 AS d)": "json",
+    "map('k', x'00')": "json",
+}
+
+
+def test_append_without_sparks_types_refuses_what_only_they_would_tell(spark: SparkSession, tmp_path: Path) -> None:
+    for i, (sql, encoding) in enumerate(NEEDS_SCHEMA.items()):
+        MDSWriter(out=str(tmp_path / str(i)), columns={"x": encoding}).finish()
+        message = refused(spark.sql(f"SELECT {sql} x"), tmp_path / str(i), "append")
+        assert "it has none of Spark's types, so column 'x'" in message
+        assert f"would be read as its encoding says, {encoding}; cast it" in message
+
+
+def test_append_without_sparks_types_takes_what_encodings_tell(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.sql("SELECT 1 i, 1.5D f, 'x' s, x'00' b, array(1, 2) a, 2.50 d, struct(1 AS x, 'y' AS y, true AS t) j")
+    columns = {"i": "int32", "f": "float64", "s": "str", "b": "bytes", "a": "ndarray:int32", "d": "str_decimal"}
+    MDSWriter(out=str(tmp_path / "data"), columns={**columns, "j": "json"}).finish()
+    save(df, tmp_path / "data", "append")
+    (row,) = load(spark, tmp_path / "data").select(*df.columns).collect()
+    assert row == (1, 1.5, "x", b"\0", [1, 2], "2.50", '{"x": 1, "y": "y", "t": true}')
+
+
+def test_merged_data_sets_read_as_appended_ones(spark: SparkSession, tmp_path: Path) -> None:
+    save(spark.sql("SELECT array(struct(1 AS x)) a, DATE '2020-01-01' d"), tmp_path / "m" / "0")
+    nulls = "SELECT DATE '2020-01-02' d, CAST(array(null, struct(null)) AS ARRAY<STRUCT<x: INT>>) a"
+    save(spark.sql(nulls), tmp_path / "m" / "1")
+    merge_index(str(tmp_path / "m"))
+    back = load(spark, tmp_path / "m")
+    days = [datetime.date(2020, 1, 1), datetime.date(2020, 1, 2)]
+    assert back.collect() == [([(1,)], days[0]), ([None, (None,)], days[1])]
+    save(spark.sql("SELECT array(struct('1' AS x)) a, 7 d"), tmp_path / "m" / "2")
+    with pytest.raises(ValueError, match=r"m/2: its Spark types are .*'integer'.*, those of .*m/ are .*'date'"):
+        merge_index(str(tmp_path / "m"))
+
+
 def test_append_with_another_compression_and_limit(spark: SparkSession, tmp_path: Path) -> None:
     save(spark.range(0, 100, 1, 1), tmp_path / "data", compression="zstd", hashes="sha1")
     save(spark.range(100, 200, 1, 1), tmp_path / "data", "append", size_limit="1kb")
@@ -479,3 +523,12 @@ def test_a_broken_index_is_not_written_over_by_append(spark: SparkSession, tmp_p
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "index.json").write_text("{")
     assert "index.json: not JSON" in refused(spark.range(1), tmp_path / "data", "append")
+
+
+def test_append_to_a_data_set_whose_schema_is_broken(spark: SparkSession, tmp_path: Path) -> None:
+    save(spark.range(1), tmp_path / "data")
+    document = index(tmp_path / "data")
+    for broken in [{"type": "struct"}, {"type": "struct", "fields": []}, 1]:
+        document["mds_spark"]["schema"] = broken
+        (tmp_path / "data" / "index.json").write_text(json.dumps(document))
+        assert f"{tmp_path}/data: the schema in the index" in refused(spark.range(1), tmp_path / "data", "append")
