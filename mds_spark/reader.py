@@ -128,4 +128,6 @@ class MDSDataSourceReader(DataSourceReader):
                     f"{shard.where}: column {field.name!r}, encoding {encoding.name}, can't be read as "
                     f"{field.dataType.simpleString()}: {error}"
                 ) from None
+        if not columns:  # from no array, Arrow would make no rows
+            return pa.RecordBatch.from_arrays([pa.nulls(last - first)], ["row"]).select([])
         return pa.RecordBatch.from_arrays(columns, schema=target)

@@ -124,6 +124,12 @@ def test_a_schema_projects_and_renames_no_column(spark: SparkSession, tmp_path: 
     assert "column 'b', encoding str, can't be read as array<int>" in wrong
 
 
+def test_a_schema_without_columns_counts_rows(spark: SparkSession, written: Path) -> None:
+    back = spark.read.schema(T.StructType([])).format("mds").load(str(written))
+    assert back.count() == 1000
+    assert back.collect() == [()] * 1000
+
+
 def test_a_schema_asks_for_wider_types(spark: SparkSession, tmp_path: Path) -> None:
     with MDSWriter(out=str(tmp_path / "data"), columns={"n": "int16", "j": "json"}) as writer:
         writer.write({"n": -3, "j": {"x": [1, None]}})
