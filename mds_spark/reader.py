@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
 
 from mds_core.columnar import decode_columns
 from mds_core.encodings import get_encoding
@@ -18,7 +18,7 @@ from mds_core.reader import open_shard
 from mds_core.shard import ShardReader
 from mds_core.storage import Storage, open_storage
 from mds_spark.options import ReadOptions
-from mds_spark.types import arrow_schema, kept_schema, spark_column, spark_type
+from mds_spark.types import arrow_schema, kept_schema, means_the_same, spark_column, spark_type
 
 # Small shards share a partition, which costs Spark 28 ms, up to this size.
 _PARTITION_BYTES = 1 << 26
@@ -50,6 +50,28 @@ def infer_schema(options: ReadOptions) -> StructType:
     return StructType([StructField(name, spark_type(e, arrays.get(name)), False) for name, e in index.columns.items()])
 
 
+def _stored_names(wanted: list[str], columns: list[str], path: str) -> dict[str, str]:
+    """Give the column of each name: the one of just this name, else in upper or lower case, as in Spark's queries."""
+    found = {
+        name: [c for c in columns if c == name] or [c for c in columns if c.lower() == name.lower()] for name in wanted
+    }
+    missing = [name for name, names in found.items() if len(names) != 1]
+    if missing:
+        raise ValueError(f"no column {', '.join(missing)} in {path}; it has {', '.join(columns)}")
+    return {name: names[0] for name, names in found.items()}
+
+
+def _check_type(kept: StructType, name: str, wanted: DataType, path: str) -> None:
+    """Refuse to give a column another meaning than it was written with; as binary, it is what is stored."""
+    if name not in kept.names or isinstance(wanted, BinaryType) or means_the_same(kept[name].dataType, wanted):
+        return
+    kind = kept[name].dataType.simpleString()
+    raise ValueError(
+        f"column {name!r} in {path} was written as {kind}, and can't be read as {wanted.simpleString()}; name it "
+        f"{kind} in the schema, and cast it then"
+    )
+
+
 def _array_types(index: Index, storage: Storage, validate_hash: str | None) -> dict[str, pa.DataType]:
     """Give the Arrow type of each ndarray column whose values in the first shard share dtype and dimensions."""
     names = [name for name, encoding in index.columns.items() if encoding.startswith("ndarray")]
@@ -69,18 +91,18 @@ class MDSDataSourceReader(DataSourceReader):
 
     Raises:
         FileNotFoundError, FormatError: there is no data set, or it is broken.
-        ValueError: the schema asks for columns that the data set does not have.
+        ValueError: the schema asks for columns that the data set does not have, or for other types than Spark wrote.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType):
         self.options = options
         self.schema = schema
         index = read_index(open_storage(options.path))
-        missing = [name for name in schema.names if name not in index.columns]
-        if missing:
-            raise ValueError(f"no column {', '.join(missing)} in {options.path}; it has {', '.join(index.columns)}")
+        self._stored = _stored_names(schema.names, list(index.columns), options.path)
         self._shards = [shard for shard in index.shards if shard.samples]
         kept = kept_schema(index, options.path) or StructType()
+        for field in schema.fields:
+            _check_type(kept, self._stored[field.name], field.dataType, options.path)
         self._texts = {field.name for field in kept.fields if isinstance(field.dataType, StringType)}
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -108,24 +130,23 @@ class MDSDataSourceReader(DataSourceReader):
 
     def _batch(self, shard: ShardReader, first: int, last: int) -> pa.RecordBatch:
         target = arrow_schema(self.schema)
-        as_stored = [field.name for field in self.schema.fields if isinstance(field.dataType, BinaryType)]
+        names = [self._stored[name] for name in self.schema.names]
+        as_stored = [n for n, f in zip(names, self.schema.fields, strict=True) if isinstance(f.dataType, BinaryType)]
         try:
-            stored = decode_columns(shard, first, last, self.schema.names, as_stored)
+            stored = decode_columns(shard, first, last, names, as_stored)
         except FormatError as error:
             raise FormatError(
                 f'{error}; to read such a column as its stored bytes, name it binary in spark.read.schema("...")'
             ) from None
         columns = []
-        for field, to in zip(self.schema.fields, target, strict=True):
-            encoding = get_encoding(shard.layout.columns[field.name])
+        for name, field, to in zip(names, self.schema.fields, target, strict=True):
+            encoding = get_encoding(shard.layout.columns[name])
             try:
-                was_text = field.name in self._texts
-                columns.append(
-                    spark_column(stored[field.name], field.dataType, encoding, to.type, field.nullable, was_text)
-                )
+                was_text = name in self._texts
+                columns.append(spark_column(stored[name], field.dataType, encoding, to.type, field.nullable, was_text))
             except (pa.ArrowException, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 raise ValueError(
-                    f"{shard.where}: column {field.name!r}, encoding {encoding.name}, can't be read as "
+                    f"{shard.where}: column {name!r}, encoding {encoding.name}, can't be read as "
                     f"{field.dataType.simpleString()}: {error}"
                 ) from None
         if not columns:  # from no array, Arrow would make no rows

@@ -329,6 +329,19 @@ def kept_schema(index: Index, path: str) -> T.StructType | None:
     return schema
 
 
+def means_the_same(kept: T.DataType, wanted: T.DataType) -> bool:
+    """Tell whether values that Spark wrote as one type can be read as another: a number's, a text's, or a part's."""
+    if isinstance(kept, T.ArrayType) and isinstance(wanted, T.ArrayType):
+        return means_the_same(kept.elementType, wanted.elementType)
+    if isinstance(kept, T.MapType) and isinstance(wanted, T.MapType):
+        return means_the_same(kept.keyType, wanted.keyType) and means_the_same(kept.valueType, wanted.valueType)
+    if isinstance(kept, T.StructType) and isinstance(wanted, T.StructType):
+        return all(f.name in kept.names and means_the_same(kept[f.name].dataType, f.dataType) for f in wanted)
+    return kept == wanted or any(
+        isinstance(kept, group) and isinstance(wanted, group) for group in (T.NumericType, _TEXTS)
+    )
+
+
 def needs_schema(kind: T.DataType, encoding: str) -> bool:
     """Tell whether a type's values are stored as something else, so that only Spark's schema says what they are."""
     if isinstance(kind, T.StructType):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import datetime
+import itertools
 import json
 import shutil
 import sys
@@ -20,6 +22,8 @@ from pyspark.sql import types as T
 
 from mds_core import MDSWriter
 from mds_core.encodings import get_encoding
+from mds_spark.options import ReadOptions
+from mds_spark.reader import MDSDataSourceReader
 from tests.mds_spark.rows import contents, index, named, plain
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden"
@@ -121,7 +125,7 @@ def test_a_schema_projects_and_renames_no_column(spark: SparkSession, tmp_path: 
     assert load(spark, tmp_path / "data", "c binary").count() == 3
     assert "no column z" in message_of(spark, tmp_path / "data", "z long, a long")
     wrong = message_of(spark, tmp_path / "data", "b array<int>")
-    assert "column 'b', encoding str, can't be read as array<int>" in wrong
+    assert f"column 'b' in {tmp_path}/data was written as string, and can't be read as array<int>; name it" in wrong
 
 
 def test_a_schema_without_columns_counts_rows(spark: SparkSession, written: Path) -> None:
@@ -155,6 +159,75 @@ def test_json_of_another_shape_than_the_schema_is_named(
         writer.write({"j": value})
     message = message_of(spark, tmp_path / "mds", f"j {kind}")
     assert "shard.00000.mds: column 'j', encoding json, can't be read as" in message
+
+
+WRITTEN = {
+    "boolean": "true",
+    "byte": "5Y",
+    "long": "5L",
+    "float": "1.5F",
+    "double": "1.5D",
+    "decimal(5,2)": "1.50",
+    "string": "'5'",
+    "date": "DATE '2020-01-02'",
+    "timestamp": "TIMESTAMP '2020-01-02 03:04:05'",
+    "timestamp_ntz": "TIMESTAMP_NTZ '2020-01-02 03:04:05'",
+    "interval day to second": "INTERVAL '1 02:03:04' DAY TO SECOND",
+    "array<byte>": "array(5Y)",
+    "array<long>": "array(5L)",
+    "array<boolean>": "array(true)",
+    "array<date>": "array(DATE '2020-01-02')",
+    "array<string>": "array('5')",
+    "map<string, timestamp>": "map('k', TIMESTAMP '2020-01-02 03:04:05')",
+    "map<string, long>": "map('k', 5L)",
+    "struct<a: date, b: byte>": "struct(DATE '2020-01-02' AS a, 5Y AS b)",
+    "struct<a: long, b: long>": "struct(5L AS a, 5L AS b)",
+}
+
+
+def test_a_schema_never_gives_a_value_that_spark_wrote_another_meaning(spark: SparkSession, tmp_path: Path) -> None:
+    written = spark.sql(f"SELECT {', '.join(f'{sql} c{i}' for i, sql in enumerate(WRITTEN.values()))}")
+    written.coalesce(1).write.format("mds").save(str(tmp_path / "data"))
+    options, read = ReadOptions(str(tmp_path / "data"), None), 0
+    for (i, kind), wanted in itertools.product(enumerate(WRITTEN), WRITTEN):
+        schema = T.StructType.fromDDL(f"c{i} {wanted}")
+        try:
+            reader = MDSDataSourceReader(options, schema)
+            ((value,),) = [batch.column(0) for part in reader.partitions() for batch in reader.read(part)]
+        except ValueError:
+            assert kind != wanted
+            continue
+        ((expected,),) = arrow_rows(written.select(F.col(f"c{i}").cast(wanted)))
+        assert value.as_py() == expected, f"{kind} as {wanted}"
+        read += kind != wanted
+    assert read > 10, "numbers of any width"
+
+
+def arrow_rows(df: DataFrame) -> Any:
+    return [row.values() for row in df.toArrow().to_pylist()]
+
+
+def test_a_schemas_names_match_in_any_case_unless_that_is_ambiguous(spark: SparkSession, tmp_path: Path) -> None:
+    columns = {"Label": "int32", "x": "int32", "X": "int32", "Ä": "bytes"}
+    with MDSWriter(out=str(tmp_path / "mds"), columns=columns) as writer:
+        writer.write({"Label": 1, "x": 2, "X": 3, "Ä": b"a"})
+    back = load(spark, tmp_path / "mds", "label int, X long, `ä` binary")
+    assert back.columns == ["label", "X", "ä"]
+    assert back.collect() == [(1, 3, b"a")]
+    df = spark.sql("SELECT DATE '2020-01-02' Day, 'text' XX, 'TEXT' xx")
+    df.write.format("mds").save(str(tmp_path / "spark"))
+    assert load(spark, tmp_path / "spark", "DAY date, xx string").collect() == [(datetime.date(2020, 1, 2), "TEXT")]
+    assert "column 'Day' in" in message_of(spark, tmp_path / "spark", "day int")
+    assert "no column Xx in" in message_of(spark, tmp_path / "spark", "Xx string")
+
+
+def test_a_schema_takes_a_part_of_a_struct(spark: SparkSession, tmp_path: Path) -> None:
+    sql = "SELECT struct(1 AS x, struct(DATE '2020-01-02' AS d, 'e' AS e) AS y) s"
+    spark.sql(sql).write.format("mds").save(str(tmp_path / "mds"))
+    back = load(spark, tmp_path / "mds", "s struct<y: struct<e: string>>")
+    assert back.collect() == [((("e",),),)]
+    assert "was written as struct<x:int," in message_of(spark, tmp_path / "mds", "s struct<z: int>")
+    assert "was written as struct<x:int," in message_of(spark, tmp_path / "mds", "s string")
 
 
 def test_a_missing_data_set_says_so(spark: SparkSession, tmp_path: Path) -> None:
