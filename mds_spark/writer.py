@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from pyspark.sql.types import DataType, StructType
 from mds_core.columnar import encode_batch, null_rows
 from mds_core.encodings import Encoding, get_encoding
 from mds_core.errors import EncodeError, FormatError
-from mds_core.index import INDEX, Index, Layout, Shard, loosened, publish_index, read_index, spark_types
+from mds_core.index import INDEX, Index, Layout, Shard, loosened, parse_index, publish_index, read_index, spark_types
 from mds_core.storage import Storage, open_storage
 from mds_core.writer import ShardWriter
 from mds_spark.options import WriteOptions
@@ -138,9 +139,10 @@ class MDSDataSourceWriter(DataSourceArrowWriter):
         before, after = publish_index(storage, lambda existing: self._merged(existing, shards))
         named = {shard.stored.basename for shard in after.shards}
         if before is not None and self.options.save_mode == "overwrite":
-            for shard in before.shards:
-                if shard.stored.basename not in named:
-                    storage.delete(shard.stored.basename)
+            replaced = {shard.stored.basename for shard in before.shards} - named
+            for name in replaced:
+                storage.delete(name)
+            _delete_dangling(storage, replaced)
         self._clean(storage, named)
         dropped = sum(task.dropped_rows for task in tasks)
         if dropped:
@@ -225,6 +227,19 @@ def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     step = max(1, batch.num_rows * _BYTES_AT_ONCE // max(1, batch.nbytes))
     for first in range(0, batch.num_rows, step):
         yield batch.slice(first, step)
+
+
+def _delete_dangling(storage: Storage, deleted: set[str]) -> None:
+    """Delete the indexes of merged data sets whose shards are all deleted: merge_index would name them again."""
+    for folder in {str(folder) for name in deleted for folder in PurePosixPath(name).parents} - {"."}:
+        name = f"{folder}/{INDEX}"
+        data = storage.read(name)
+        if data is None:
+            continue
+        with contextlib.suppress(FormatError):  # what is broken may be anything
+            shards = parse_index(data, storage.describe(name)).shards
+            if shards and all(f"{folder}/{shard.stored.basename}" in deleted for shard in shards):
+                storage.delete(name)
 
 
 def _check_stored(storage: Storage, shards: list[Shard]) -> None:

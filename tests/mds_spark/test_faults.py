@@ -20,6 +20,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from mds_core import merge_index
 from tests.mds_spark.rows import assert_nothing_left_over, contents, files, named, run_python
 from tests.mds_spark.standalone import SPECULATE, standalone_cluster
 
@@ -239,6 +240,35 @@ def test_overwrite_deletes_the_old_shards_and_nothing_else(spark: SparkSession, 
     assert files(path) == {"index.json", "README.md", *named(path)}
     assert not old & set(named(path))
     assert_numbered(spark, path, 10)
+
+
+def test_overwrite_of_merged_data_sets_leaves_no_index_of_deleted_shards(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    for name in ("a/1", "a/2", "b"):
+        numbered(spark, 10, 10, 1).write.format("mds").save(str(path / name))
+    merge_index(str(path / "a"))
+    merge_index(str(path))
+    for name in ("not merged", "a/not merged"):
+        numbered(spark, 10, 10, 1).write.format("mds").save(str(path / name))
+    numbered(spark, 10, 10, 1).write.format("mds").mode("append").save(str(path / "b"))
+    kept = {"not merged", "a", "a/not merged", "b"} | {f"b/{named(path / 'b')[1]}"}
+    kept |= {
+        f"{name}/{file}" for name in ("not merged", "a/not merged") for file in ("index.json", *named(path / name))
+    }
+    numbered(spark, 5, 10, 1).write.format("mds").mode("overwrite").save(str(path))
+    found = files(path) - {"a/1", "a/2"}  # empty folders
+    assert found == {"index.json", *named(path), "b/index.json", *kept}
+    assert_numbered(spark, path, 5)
+
+
+def test_merged_data_sets_can_be_overwritten_and_merged_again(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    for name in "ab":
+        numbered(spark, 10, 10, 1).write.format("mds").save(str(path / name))
+    merge_index(str(path))
+    numbered(spark, 5, 10, 1).write.format("mds").mode("overwrite").save(str(path))
+    merge_index(str(path))
+    assert_numbered(spark, path, 5)
 
 
 def test_overwrite_of_a_data_set_with_itself(spark: SparkSession, tmp_path: Path) -> None:
