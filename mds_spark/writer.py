@@ -136,7 +136,13 @@ class MDSDataSourceWriter(DataSourceArrowWriter):
             raise ValueError(f"{len(messages) - len(tasks)} of {len(messages)} tasks did not report; write again")
         shards = [shard for task in tasks for shard in task.shards]
         _check_stored(storage, shards)
-        before, after = publish_index(storage, lambda existing: self._merged(existing, shards))
+        try:
+            before, after = publish_index(storage, lambda existing: self._merged(existing, shards))
+        except FileExistsError:  # another write was faster
+            if self.options.save_mode != "ignore":
+                raise
+            self._clean(storage, set())
+            return
         named = {shard.stored.basename for shard in after.shards}
         if before is not None and self.options.save_mode == "overwrite":
             replaced = {shard.stored.basename for shard in before.shards} - named

@@ -212,6 +212,34 @@ def test_appends_at_once_from_threads_all_land(spark: SparkSession, tmp_path: Pa
     assert_nothing_left_over(path)
 
 
+def test_of_two_ignoring_writes_at_once_one_lands_and_one_is_ignored(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    go = str(tmp_path / "go")
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        deadline = time.monotonic() + 60
+        while not os.path.exists(go):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield from batches
+
+    def write(_: int) -> None:
+        df = numbered(spark, 1000, 1000, 1)
+        df.mapInArrow(wait, df.schema).write.format("mds").mode("ignore").save(str(path))
+
+    with ThreadPoolExecutor(2) as pool:
+        writes = pool.map(write, range(2))
+        eventually(lambda: _assert_staging(path, 2), 60)  # neither saw a data set when it began
+        Path(go).touch()
+        list(writes)
+    assert_numbered(spark, path, 1000)
+    assert_nothing_left_over(path)
+
+
+def _assert_staging(path: Path, count: int) -> None:
+    assert len(list(path.glob(".mds-*"))) == count
+
+
 def test_of_two_first_writes_at_once_one_lands(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "data"
 
