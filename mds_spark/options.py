@@ -139,8 +139,9 @@ def _columns(text: str | None, schema: StructType, encoded: bool, mistakes: list
     if text is not None:
         try:
             chosen = json.loads(text)
-        except ValueError as error:
-            mistakes.append(f'option columns: expected JSON such as {{"image": "jpeg"}}, found {text!r}: {error}')
+        except ValueError:
+            example = """json.dumps({"image": "jpeg"})"""
+            mistakes.append(f"option columns: expected JSON text, as of {example}, found {text!r}")
         if not isinstance(chosen, dict) or not all(isinstance(value, str) for value in chosen.values()):
             mistakes.append(f"option columns: expected an encoding for each named column, found {text!r}")
             chosen = {}

@@ -249,6 +249,11 @@ def test_an_encoding_that_does_not_fit_is_refused_early(
     assert part in message
 
 
+def test_columns_as_a_dict_are_told_to_be_json(spark: SparkSession, tmp_path: Path) -> None:
+    message = refused(spark.sql("SELECT 1 a"), tmp_path / "data", columns={"a": "int64"})
+    assert 'expected JSON text, as of json.dumps({"image": "jpeg"}), found "{\'a\': \'int64\'}"' in message
+
+
 @pytest.mark.parametrize("columns", ["{", "[]", '{"a": 1}', '"int64"'])
 def test_columns_that_are_no_json_object_of_texts_are_refused(
     spark: SparkSession, tmp_path: Path, columns: str
