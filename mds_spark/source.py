@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any, NoReturn
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from mds_spark.options import read_options, write_options
-
-if TYPE_CHECKING:
-    pass
 
 
 class MDSDataSource(DataSource):
@@ -42,3 +46,31 @@ class MDSDataSource(DataSource):
         from mds_spark.writer import MDSDataSourceWriter
 
         return MDSDataSourceWriter(write_options(dict(self.options), schema, overwrite), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Make a reader that says that there are no streaming reads."""
+        return _NoStreams()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Refuse: there are no streaming writes.
+
+        Raises:
+            ValueError: always; the message says what to do.
+        """
+        raise ValueError(
+            "can't write a stream as MDS; use writeStream.foreachBatch(lambda df, i: "
+            'df.write.format("mds").mode("append").save(path))'
+        )
+
+
+class _NoStreams(DataSourceStreamReader):
+    """Raises when the stream starts: PySpark hides what `streamReader` itself raises behind an error of its own."""
+
+    def initialOffset(self) -> NoReturn:
+        raise ValueError("can't read MDS as a stream; use spark.read, again when there is more")
+
+    def latestOffset(self, *args: Any) -> NoReturn:
+        self.initialOffset()
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        self.initialOffset()

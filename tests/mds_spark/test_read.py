@@ -356,3 +356,18 @@ def test_an_index_without_columns_has_no_rows(spark: SparkSession, tmp_path: Pat
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "index.json").write_text('{"version": 2, "shards": []}')
     assert load(spark, tmp_path / "data", None).columns == []
+
+
+def stream_message(query: Any) -> str:
+    with pytest.raises(Exception, match="MDS") as caught:
+        query.start().awaitTermination(60)
+    return str(caught.value)
+
+
+def test_streams_are_refused_with_advice(spark: SparkSession, written: Path, tmp_path: Path) -> None:
+    message = stream_message(spark.readStream.format("mds").load(str(written)).writeStream.format("noop"))
+    assert "can't read MDS as a stream; use spark.read, again when there is more" in message
+    assert "UnboundLocalError" not in message
+    writer = spark.readStream.format("rate").load().writeStream.format("mds")
+    message = stream_message(writer.options(path=tmp_path / "data", checkpointLocation=tmp_path / "checkpoint"))
+    assert "can't write a stream as MDS; use writeStream.foreachBatch" in message
