@@ -15,6 +15,11 @@ from mds_core.storage import open_storage
 from mds_core.writer import check_options
 from mds_spark.types import check_encoding, default_encoding
 
+NO_TABLES = (
+    "Spark hands a table's path to no Python data source: CREATE TEMPORARY VIEW name USING mds OPTIONS (path '…') "
+    "instead, which SELECT and INSERT take"
+)
+
 # Set by `register`'s save modes and by dataframe_to_mds: not for users.
 SAVE_MODE = "__mds_save_mode"
 FOREIGN_SCHEMA = "__mds_foreign_schema"
@@ -85,6 +90,8 @@ def read_options(options: dict[str, str]) -> ReadOptions:
             f"can't read several data sets at once, {options['paths']}; read each and use union(), or merge them "
             "with merge_index()"
         )
+    if "provider" in options:  # Spark creates a table, and adds what its catalog knows
+        raise ValueError(f"can't make an MDS table. {NO_TABLES}")
     mistakes = _unknown(options, READ_OPTIONS)
     path = _path(options, mistakes)
     validate_hash = options.get("validate_hash")
@@ -111,7 +118,7 @@ def _unknown(options: dict[str, str], known: tuple[str, ...]) -> list[str]:
 def _path(options: dict[str, str], mistakes: list[str]) -> str:
     path = options.get("path", "")
     if not path:
-        mistakes.append("the path is missing; expected save(path), load(path) or option path")
+        mistakes.append(f"the path is missing; expected save(path), load(path) or option path. {NO_TABLES}")
         return ""
     try:
         return open_storage(path).root

@@ -15,7 +15,7 @@ from pyspark.sql import readwriter
 
 from mds_core.index import INDEX
 from mds_core.storage import open_storage
-from mds_spark.options import SAVE_MODE
+from mds_spark.options import NO_TABLES, SAVE_MODE
 from mds_spark.source import MDSDataSource
 
 if TYPE_CHECKING:
@@ -39,10 +39,12 @@ def register(spark: SparkSession) -> None:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
     _bring_save_modes(readwriter.DataFrameWriter)
+    _refuse_tables(readwriter)
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         from pyspark.sql.connect import readwriter as connect
 
         _bring_save_modes(connect.DataFrameWriter)
+        _refuse_tables(connect)
 
 
 def _bring_save_modes(writer: Any) -> None:
@@ -85,6 +87,30 @@ def _bring_save_modes(writer: Any) -> None:
             self.mode(wanted)
 
     writer.format, writer.mode, writer.save, writer._mds_save = format, mode, save, plain_save
+
+
+def _refuse_tables(module: Any) -> None:
+    """Refuse saveAsTable and writeTo for our format before they write what no table could read."""
+    writer, v2 = module.DataFrameWriter, module.DataFrameWriterV2
+    if hasattr(writer, "_mds_save_as_table"):
+        return
+    plain_save, plain_using = writer.saveAsTable, v2.using
+
+    def check(source: Any) -> None:
+        if str(source).lower() == MDSDataSource.name():
+            raise ValueError(f"can't make an MDS table; use save(path). {NO_TABLES}")
+
+    @functools.wraps(plain_save)
+    def saveAsTable(self: Any, name: str, format: str | None = None, *args: Any, **options: Any) -> Any:
+        check(format or getattr(self, "_mds_source", ""))
+        return plain_save(self, name, format, *args, **options)
+
+    @functools.wraps(plain_using)
+    def using(self: Any, provider: str) -> Any:
+        check(provider)
+        return plain_using(self, provider)
+
+    writer.saveAsTable, writer._mds_save_as_table, v2.using = saveAsTable, plain_save, using
 
 
 def _activate(spark: Any) -> None:
