@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow as pa
 from mds_core.encodings import get_encoding
 from mds_core.errors import EncodeError
 from mds_spark.options import FOREIGN_SCHEMA
-from mds_spark.register import register
+from mds_spark.register import is_there, register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,8 +54,8 @@ def dataframe_to_mds(
     kwargs = dict(mds_kwargs or {})
     if dataframe is None or dataframe.isEmpty():
         raise ValueError("dataframe_to_mds: the DataFrame is None or empty")
-    if "out" not in kwargs:
-        raise ValueError("dataframe_to_mds: mds_kwargs has no `out`, the folder of the data set")
+    local, remote = _places(kwargs.get("out"))
+    path = remote or local
     unknown = sorted(set(kwargs) - _ACCEPTED - _UNNEEDED)
     if unknown:
         raise ValueError(f"dataframe_to_mds: unknown mds_kwargs {unknown}; expected some of {sorted(_ACCEPTED)}")
@@ -68,24 +69,40 @@ def dataframe_to_mds(
         if missing:
             raise ValueError(f"dataframe_to_mds: no column {missing} in the DataFrame; it has {dataframe.columns}")
         dataframe = dataframe.select(*[f"`{name.replace('`', '``')}`" for name in columns])
-    out = kwargs["out"]
-    local, remote = ("", out) if isinstance(out, str) else out
+    if not kwargs.get("exist_ok") and is_there(path):
+        raise FileExistsError(
+            f"dataframe_to_mds: there is an MDS data set at {path} already; choose another `out`, or replace it with "
+            "mds_kwargs exist_ok=True"
+        )
     register(dataframe.sparkSession)
     writer = dataframe.write.format("mds").mode("overwrite" if kwargs.get("exist_ok") else "errorifexists")
     for name, value in _options(kwargs).items():
         writer = writer.option(name, value)
     if udf_iterable is not None:
         writer = writer.option(FOREIGN_SCHEMA, "true")
-    writer.save(str(remote or local))
-    return (str(out), "") if isinstance(out, str) else (str(local), str(remote))
+    writer.save(path)
+    return local, remote
+
+
+def _places(out: Any) -> tuple[str, str]:
+    """Give the local and the remote place that `out` names."""
+    pair = out if isinstance(out, tuple | list) and len(out) == 2 else (out, None)
+    if not any(pair) or not all(isinstance(place, str | PathLike | None) for place in pair):
+        raise ValueError(
+            "dataframe_to_mds: expected mds_kwargs['out'], the folder of the data set or (local, remote), "
+            f"found {out!r}"
+        )
+    local, remote = (fspath(place or "") for place in pair)
+    return local, remote
 
 
 def _options(kwargs: dict[str, Any]) -> dict[str, str]:
     options = {"compression": str(kwargs.get("compression", "zstd") or "none")}
     if kwargs.get("columns"):
         options["columns"] = json.dumps(kwargs["columns"])
-    if kwargs.get("hashes"):
-        options["hashes"] = json.dumps(list(kwargs["hashes"]))
+    hashes = kwargs.get("hashes")
+    if hashes:
+        options["hashes"] = hashes if isinstance(hashes, str) else json.dumps(list(hashes))
     if "size_limit" in kwargs:
         options["size_limit"] = str(kwargs["size_limit"])
     return options
@@ -102,9 +119,13 @@ def _encoded_samples(
         encodings = {name: get_encoding(encoding) for name, encoding in columns.items()}
         for batch in batches:
             values: dict[str, list[bytes]] = {name: [] for name in encodings}
-            for sample in udf(batch.to_pandas(), **kwargs):
-                if sample.keys() != encodings.keys():
-                    raise ValueError(f"udf_iterable: expected a sample of {list(encodings)}, found {sorted(sample)}")
+            samples = udf(batch.to_pandas(), **kwargs)
+            if not isinstance(samples, Iterable):
+                raise ValueError(f"udf_iterable: expected an iterable of samples to be returned, found {samples!r}")
+            for sample in samples:
+                if not isinstance(sample, dict) or sample.keys() != encodings.keys():
+                    found = sorted(map(str, sample)) if isinstance(sample, dict) else repr(sample)[:100]
+                    raise ValueError(f"udf_iterable: expected a sample of {list(encodings)}, found {found}")
                 for name, encoding in encodings.items():
                     try:
                         values[name].append(encoding.encode(sample[name]))

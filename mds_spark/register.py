@@ -79,7 +79,7 @@ def _bring_save_modes(writer: Any) -> None:
         enforced = _MODES.get(wanted.lower())
         if enforced is None:
             return plain_save(self, path, format, mode, partitionBy, **{**options, SAVE_MODE: "append"})
-        if enforced == "ignore" and path is not None and _is_there(path):
+        if enforced == "ignore" and path is not None and is_there(path):
             return None
         try:
             return plain_save(self, path, format, "append", partitionBy, **{**options, SAVE_MODE: enforced})
@@ -122,7 +122,7 @@ def _activate(spark: Any) -> None:
         spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
-def _is_there(path: str) -> bool:
+def is_there(path: str) -> bool:
     """Tell whether the client sees a data set at a path; where it doesn't, the server looks."""
     try:
         return open_storage(path).read(INDEX) is not None

@@ -64,11 +64,28 @@ def test_a_pair_of_local_and_remote_writes_the_remote_one(df: DataFrame, tmp_pat
     assert len(MDSReader(remote)) == 10
 
 
+@pytest.mark.parametrize("hashes", ["sha1", "xxh64, sha1", ("sha1",), ["sha1", "xxh64"], [], None])
+def test_hashes_may_be_a_text_or_a_list(df: DataFrame, tmp_path: Path, hashes: Any) -> None:
+    dataframe_to_mds(df, mds_kwargs={"out": str(tmp_path / "data"), "hashes": hashes})
+    expected = sorted(name for name in ("sha1", "xxh64") if name in str(hashes))
+    assert index(tmp_path / "data")["shards"][0]["hashes"] == expected
+
+
+def test_out_may_be_a_path_and_a_pair_may_lack_one(df: DataFrame, tmp_path: Path) -> None:
+    a, b, c, d = (tmp_path / name for name in "abcd")
+    assert dataframe_to_mds(df, mds_kwargs={"out": a}) == (str(a), "")
+    assert dataframe_to_mds(df, mds_kwargs={"out": (None, b)}) == ("", str(b))
+    assert dataframe_to_mds(df, mds_kwargs={"out": (str(c), None)}) == (str(c), "")
+    assert dataframe_to_mds(df, mds_kwargs={"out": ["x", d]}) == ("x", str(d))
+    for path in (a, b, c, d):
+        assert len(MDSReader(str(path))) == 10
+
+
 def test_what_is_there_is_replaced_only_when_asked(df: DataFrame, tmp_path: Path) -> None:
     out = str(tmp_path / "data")
     dataframe_to_mds(df, mds_kwargs={"out": out})
     before = contents(out)
-    with pytest.raises(Exception, match="there is an MDS data set already"):
+    with pytest.raises(FileExistsError, match=r"there is an MDS data set at .* mds_kwargs exist_ok=True"):
         dataframe_to_mds(df.limit(2), mds_kwargs={"out": out})
     assert contents(out) == before
     dataframe_to_mds(df.limit(2), mds_kwargs={"out": out, "exist_ok": True})
@@ -102,13 +119,14 @@ def test_a_function_makes_the_samples(df: DataFrame, tmp_path: Path) -> None:
     ("sample", "part"),
     [
         ({"n": 1, "m": 2}, "expected a sample of ['n'], found ['m', 'n']"),
+        (None, "expected a sample of ['n'], found None"),
+        ([1], "expected a sample of ['n'], found [1]"),
+        ({1: 1, "n": 2}, "expected a sample of ['n'], found ['1', 'n']"),
         ({"n": 1.9}, "column 'n'"),
         ({"n": 2**31}, "column 'n'"),
     ],
 )
-def test_a_wrong_sample_of_a_function_is_named(
-    df: DataFrame, tmp_path: Path, sample: dict[str, Any], part: str
-) -> None:
+def test_a_wrong_sample_of_a_function_is_named(df: DataFrame, tmp_path: Path, sample: Any, part: str) -> None:
     with pytest.raises(Exception, match="udf_iterable") as caught:
         dataframe_to_mds(
             df, mds_kwargs={"out": str(tmp_path / "data"), "columns": {"n": "int32"}}, udf_iterable=lambda _: [sample]
@@ -117,10 +135,23 @@ def test_a_wrong_sample_of_a_function_is_named(
     assert not (tmp_path / "data" / "index.json").exists()
 
 
+def test_a_function_that_returns_nothing_is_named(df: DataFrame, tmp_path: Path) -> None:
+    kwargs = {"out": str(tmp_path / "data"), "columns": {"n": "int32"}}
+    with pytest.raises(Exception, match="udf_iterable: expected an iterable of samples to be returned, found None"):
+        dataframe_to_mds(df, mds_kwargs=kwargs, udf_iterable=lambda _: None)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("out", [None, "", 7, (None, None), ("", ""), ("a", "b", "c"), ("a", 7), [], {"a": "b"}])
+def test_an_out_that_names_no_folder_is_refused(df: DataFrame, out: Any) -> None:
+    with pytest.raises(ValueError, match=r"dataframe_to_mds: expected mds_kwargs\['out'\], .* found") as caught:
+        dataframe_to_mds(df, mds_kwargs={"out": out})
+    assert repr(out) in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("kwargs", "part"),
     [
-        ({}, "mds_kwargs has no `out`"),
+        ({}, "expected mds_kwargs['out'], the folder of the data set or (local, remote), found None"),
         ({"out": "x", "column": {}, "size": 1}, "unknown mds_kwargs ['column', 'size']; expected some of ['columns'"),
         ({"out": "x", "columns": {"z": "int32"}}, "no column ['z'] in the DataFrame; it has ['id', 'text', 'pair']"),
     ],
