@@ -22,7 +22,18 @@ from pyspark.sql.types import DataType, StructType
 from mds_core.columnar import encode_batch, null_rows
 from mds_core.encodings import Encoding, get_encoding
 from mds_core.errors import EncodeError, FormatError
-from mds_core.index import INDEX, Index, Layout, Shard, loosened, parse_index, publish_index, read_index, spark_types
+from mds_core.index import (
+    INDEX,
+    Index,
+    Layout,
+    Shard,
+    delete_replaced,
+    loosened,
+    parse_index,
+    publish_index,
+    read_index,
+    spark_types,
+)
 from mds_core.storage import Storage, open_storage
 from mds_core.writer import ShardWriter
 from mds_spark.options import WriteOptions
@@ -145,10 +156,8 @@ class MDSDataSourceWriter(DataSourceArrowWriter):
             return
         named = {shard.stored.basename for shard in after.shards}
         if before is not None and self.options.save_mode == "overwrite":
-            replaced = {shard.stored.basename for shard in before.shards} - named
-            for name in replaced:
-                storage.delete(name)
-            _delete_dangling(storage, replaced)
+            delete_replaced(storage, before, after)
+            _delete_dangling(storage, {shard.stored.basename for shard in before.shards} - named)
         self._clean(storage, named)
         dropped = sum(task.dropped_rows for task in tasks)
         if dropped:
