@@ -74,13 +74,15 @@ class StreamingDataLoader(DataLoader[Any]):
             self._kept = loader
         samples: Any = loader.dataset
         size = self.batch_size or 1
-        progress = self._progress = dataset.begin(size, self.drop_last)
-        progress.epoch.check_goes_on(0, 0, 0)  # a loader's batches are whole
+        progress = self._progress = dataset.begin(size, self.drop_last, in_batches=True)
         samples.epoch = progress.epoch
-        for batch in self._batches(loader, samples):
-            progress.samples += size
-            yield batch
-        progress.finished = True
+        try:
+            for batch in self._batches(loader, samples):
+                progress.samples += size
+                yield batch
+            progress.finished = True
+        finally:
+            progress.left = True
 
     def _batches(self, loader: DataLoader[Any], samples: Any) -> Iterator[Any]:
         if not isinstance(samples, PackedBatches):
@@ -93,11 +95,13 @@ class StreamingDataLoader(DataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Give where to go on after the batches that this loader has handed over: plain JSON, the same on all ranks."""
         dataset: Any = self.dataset
+        progress = self._progress
+        # What was loaded since a loop ended is newer than where it was; of a loop that goes on it is not.
         state: dict[str, Any]
-        if self._progress is None or dataset.progress is None:  # a state that was loaded is newer
+        if progress is None or (progress.left and dataset.progress is None):
             state = dataset.state_dict()
         else:
-            state = dataset.to_state(self._progress.rest())
+            state = dataset.to_state(progress.rest())
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -108,6 +112,7 @@ class StreamingDataLoader(DataLoader[Any]):
         """
         dataset: Any = self.dataset
         dataset.load_state_dict(state)
+        self._progress = None
 
     def _open(self) -> DataLoader[Any]:
         """Make the DataLoader of an epoch."""

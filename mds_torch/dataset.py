@@ -76,8 +76,9 @@ class StreamingDataset(IterableDataset[Any]):
         columns: the names of the columns to read, all unless given; the others are not decoded.
         transform: a function from a sample to what to give instead of it. It runs in the workers.
         filter: which samples to leave in: a function from ids, int64[n], to bool[n], or a pair of a column's name and
-            a function from its values in a shard (an array, or a list of other values) to bool[n]. It is asked once,
-            for all shards, in the process that needs it first; a column is read in whole for it.
+            a function from its values in a shard (an array, or a list of other values) to bool[n]. It is asked for all
+            shards, and a column is read in whole for it, once in the process that needs it first; each worker of
+            torch's own DataLoader may be such a process: it must answer the same each time.
         pad: repeat up to ranks-1 samples at the end of an epoch, so that all ranks have as many. Without it each
             sample comes exactly once, as evaluation needs it, and some ranks may have a sample, or a batch, less.
         rank: this process's; with `world_size`, instead of asking torch.distributed and the environment.
@@ -140,7 +141,14 @@ class StreamingDataset(IterableDataset[Any]):
             wrong.append("expected streams, or a path in remote or local; found " + ("both" if streams else "neither"))
         if not streams and (remote or local):
             streams = [Stream(remote=remote, local=local, split=split, **(stream_config or {}))]
-        self.streams = list(streams or [])
+        self.streams: list[Any] = list(streams or [])
+        strangers = [stream for stream in self.streams if not isinstance(stream, Stream)]
+        if strangers:
+            raise TypeError(f"StreamingDataset: streams: expected Stream objects, found {strangers[0]!r}")
+        if filter is not None and not callable(filter[1] if isinstance(filter, tuple) and len(filter) == 2 else filter):
+            wrong.append(f"filter: expected a function, or a pair of a column's name and one, found {filter!r}")
+        if transform is not None and not callable(transform):
+            wrong.append(f"transform: expected a function, found {transform!r}")
         size = _count("epoch_size", epoch_size, wrong)
         block = _count("shuffle_block_size", shuffle_block_size, wrong)
         wrong += check_weights([stream.weight for stream in self.streams], size)
@@ -306,15 +314,15 @@ class StreamingDataset(IterableDataset[Any]):
         """How many samples this rank has, `len(dataset)`."""
         return len(self)
 
-    def deal(self, batch_size: int | None, drop_last: bool = False, start: int = 0) -> Deal:
+    def deal(self, batch_size: int | None, drop_last: bool = False, epoch: Epoch | None = None) -> Deal:
         """Give how an epoch is dealt to the ranks, as far as numbers go: how many samples and batches each has."""
-        samples = self.plan.samples(self._group(batch_size))
+        group, start = (epoch.group, epoch.start) if epoch is not None else (0, 0)
+        samples = self.plan.samples(group or self._group(batch_size))
         return Deal(samples, batch_size or 1, self.world.ranks, 1, min(start, samples), drop_last, self.pad)
 
-    def complete(self, epoch: Epoch, batch_size: int | None) -> Epoch:
-        """Give an epoch with what was not known yet: the canonical nodes, and how long groups are."""
-        pieces = epoch.pieces or self.world.nodes * self.plan.pieces_per_node
-        return replace(epoch, pieces=pieces, group=epoch.group or self._group(batch_size))
+    def _complete(self, epoch: Epoch) -> Epoch:
+        """Give an epoch with its canonical nodes, if they were not known yet."""
+        return replace(epoch, pieces=epoch.pieces or self.world.nodes * self.plan.pieces_per_node)
 
     def epoch_order(self, epoch: int) -> EpochOrder:
         """Give the order of an epoch: `order[a:b]` are the ids of the samples at positions a to b.
@@ -327,14 +335,13 @@ class StreamingDataset(IterableDataset[Any]):
 
     def order(self, epoch: Epoch, batch_size: int | None, drop_last: bool = False) -> EpochOrder:
         """Give the order of an epoch, and how it is dealt to ranks in batches of a size."""
-        epoch = self.complete(epoch, batch_size)
-        sequence = self.plan.sequence(epoch.pieces, epoch.seed, epoch.number, epoch.group)
+        epoch = self._complete(epoch)
+        group = epoch.group or self._group(batch_size)
+        sequence = self.plan.sequence(epoch.pieces, epoch.seed, epoch.number, group)
         deal = replace(
-            self.deal(batch_size, drop_last, epoch.start),
-            length=len(sequence),
-            start=min(epoch.start, len(sequence)),
+            self.deal(batch_size, drop_last, epoch),
             nodes=self.world.nodes,
-            group=epoch.group if self.batching_method == "device_per_stream" else 1,
+            group=group if self.batching_method == "device_per_stream" else 1,
             pieces=epoch.pieces,
             pieces_of=sequence.pieces,
         )
@@ -358,12 +365,26 @@ class StreamingDataset(IterableDataset[Any]):
         self._epochs.next = replace(self._epochs.next.next(), number=epoch)
         self.progress = None
 
-    def begin(self, batch_size: int | None, drop_last: bool = False) -> Progress:
-        """Begin an epoch, and count on: give what it is, and that nothing of it was delivered yet."""
-        told, self._told = self._told, None
-        epoch = self._epochs.begin(lambda epoch: self.complete(epoch, batch_size), told)
-        deal = self.deal(batch_size, drop_last, epoch.start)
-        self.progress = Progress(epoch, deal, self.world.rank, epoch.skip)
+    def begin(self, batch_size: int | None, drop_last: bool = False, in_batches: bool = False) -> Progress:
+        """Begin an epoch, and count on: give what it is, and that nothing of it was delivered yet.
+
+        Args:
+            batch_size: a rank's.
+            drop_last: leave a last global batch that is not full out.
+            in_batches: it is read in whole batches only.
+
+        Raises:
+            ValueError: it is to go on within a batch of others; nothing has begun then.
+        """
+        world = self.world
+
+        def complete(epoch: Epoch) -> Epoch:
+            epoch.check_goes_on(world.ranks, 0 if in_batches else find_worker()[1], batch_size or 1)
+            return replace(self._complete(epoch), group=epoch.group or self._group(batch_size))
+
+        epoch = self._epochs.begin(complete, self._told)
+        self._told = None
+        self.progress = Progress(epoch, self.deal(batch_size, drop_last, epoch), world.rank, epoch.skip)
         return self.progress
 
     def __iter__(self) -> Iterator[Any]:
@@ -375,7 +396,6 @@ class StreamingDataset(IterableDataset[Any]):
         progress = self.begin(self.batch_size) if progress is None else progress
         worker, workers = find_worker()
         epoch = progress.epoch
-        epoch.check_goes_on(self.world.ranks, workers, self.batch_size or 1)
         order = self.order(epoch, self.batch_size)
         for ids in order.turns(worker, workers, self.rows_at_once(_BYTES_AT_ONCE), skip=epoch.skip):
             progress.samples += len(ids)
@@ -413,7 +433,7 @@ class StreamingDataset(IterableDataset[Any]):
         if num_samples is not None:
             epoch = latest or self._epochs.next
             start = num_samples if from_beginning else epoch.start + num_samples
-            rest = replace(epoch.next(), number=epoch.number, start=start)
+            rest = epoch.rest(start)
         elif latest is None:
             rest = self._told or self._epochs.next
         elif here is not None and (get_worker_info() is not None or here.epoch == latest):
@@ -428,7 +448,7 @@ class StreamingDataset(IterableDataset[Any]):
 
     def to_state(self, epoch: Epoch) -> dict[str, Any]:
         """Give what a checkpoint keeps of an epoch that is left to read."""
-        return to_state(self.complete(epoch, self.batch_size), str(self.plan))
+        return to_state(self._complete(epoch), str(self.plan))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken: the next iteration is the rest of that epoch.

@@ -26,6 +26,7 @@ class Epoch:
         pieces: the number of canonical nodes; 0 until it is known.
         seed: of the shuffle.
         group: samples in a row of one stream, for batching methods with groups; 0 until it is known.
+            It is one epoch's: what is left of that keeps it, whatever the batch size is then.
         skip: each worker of each rank had so many samples more. Then `ranks`, `workers` and `batch_size` say who.
         ranks: how many there were.
         workers: DataLoader workers of a rank; 1 without.
@@ -44,19 +45,25 @@ class Epoch:
 
     def next(self) -> Epoch:
         """Give the one after it."""
-        return replace(self, number=self.number + 1, start=0, skip=0, ranks=0, workers=0, batch_size=0)
+        return Epoch(self.number + 1, 0, self.pieces, self.seed)
+
+    def rest(self, start: int) -> Epoch:
+        """Give the rest of it, from a position on."""
+        return Epoch(self.number, start, self.pieces, self.seed, self.group)
 
     def check_goes_on(self, ranks: int, workers: int, batch_size: int) -> None:
-        """Check that these can go on where it begins.
+        """Check that these can go on where it begins; StreamingDataLoader, whose batches are whole, has 0 workers.
 
         Raises:
             ValueError: it begins within a batch of others.
         """
-        found, expected = (ranks, workers, batch_size), (self.ranks, self.workers, self.batch_size)
+        found = (ranks, workers, batch_size) if workers else "StreamingDataLoader"
+        expected = (self.ranks, self.workers, self.batch_size)
         if self.skip and found != expected:
             raise ValueError(
-                "the state was taken within a batch, and only the same (ranks, workers, batch size) can go on there: "
-                f"expected {expected}, found {found}; take states between batches to change them"
+                "the state was taken within a batch, and only the same (ranks, workers, batch size) of a plain "
+                f"iteration can go on there: expected {expected}, found {found}; iterate the dataset itself, or take "
+                "states between batches"
             )
 
     def row(self) -> tuple[int, ...]:
@@ -204,14 +211,14 @@ class Epochs:
         known = np.flatnonzero(trainers["process"] == mine)
         if len(known):
             return trainers[known[0]]
-        row = trainers[np.argmin(trainers["process"] != 0)]  # the first that is free
+        free = np.argmin(trainers["process"] != 0)
         origin = np.flatnonzero(trainers["process"] == parent)
         if len(origin):  # this goes on where the process that it comes from is
-            row[...] = trainers[origin[0]]
+            trainers[free] = trainers[origin[0]]
         else:
-            row["next"], row["has_begun"] = self._first.row(), False
-        row["process"] = mine
-        return row
+            trainers[free] = mine, self._first.row(), self._first.row(), False
+        trainers["process"][free] = mine
+        return trainers[free]
 
     def __getstate__(self) -> dict[str, Any]:
         if get_spawning_popen() is None:
@@ -237,6 +244,7 @@ class Progress:
         samples: delivered so far, those that were skipped included.
         current: the samples that are being delivered, already counted.
         finished: nothing is left.
+        left: the loop was left.
     """
 
     epoch: Epoch
@@ -245,20 +253,20 @@ class Progress:
     samples: int = 0
     current: Iterator[Any] | None = None
     finished: bool = False
+    left: bool = False
 
     def rest(self) -> Epoch:
         """Give what is left to read."""
-        if self.finished:
-            return self.epoch.next()
         samples = self.samples - (0 if self.current is None else length_hint(self.current))
         info, deal = get_worker_info(), self.deal
         who = {"ranks": deal.ranks, "workers": 1 if info is None else info.num_workers, "batch_size": deal.batch_size}
         if info is not None:
+            # Of a worker that has ended, nothing is left until all have.
             return replace(self.epoch, skip=samples, **who) if samples else self.epoch
-        if samples >= deal.samples(self.rank):
-            start, more = deal.length, 0
-        else:
-            batches, more = divmod(samples, deal.batch_size)
-            start = deal.position(batches)
-        rest = replace(self.epoch.next(), number=self.epoch.number, start=start)
+        if self.finished:
+            return self.epoch.next()
+        batches, more = divmod(samples, deal.batch_size)
+        if more and samples >= deal.samples(self.rank):
+            batches, more = batches + 1, 0  # the last batch is smaller
+        rest = self.epoch.rest(deal.position(batches))
         return replace(rest, skip=more, **who) if more else rest

@@ -80,7 +80,7 @@ class PackedBatches(Samples):
     def __init__(self, dataset: StreamingDataset, batch_size: int, drop_last: bool, workers: int, prefetch_factor: int):
         super().__init__(dataset, batch_size, drop_last)
         # A half more than usual, for samples of different sizes; what is larger finds another way.
-        message = max(_BYTES_A_MESSAGE, min(batch_size, dataset.epoch_size) * dataset.mean_bytes)
+        message = max(_BYTES_A_MESSAGE, min(batch_size, dataset.size) * dataset.mean_bytes)
         self.slots = Slots(workers, prefetch_factor + 1, int(1.5 * message) + (1 << 16))
 
     def __iter__(self) -> Iterator[Any]:

@@ -93,7 +93,7 @@ class Batched:
         self._group = group
         self._pieces = pieces if by_piece else 1
         sizes = np.array([len(stream) for stream in streams], np.int64)
-        for number in np.flatnonzero(sizes < group):
+        for number in np.flatnonzero((sizes < group) & (sizes > 0)):
             raise ValueError(
                 f"stream {number} has {sizes[number]} samples an epoch, less than one batch of {group}: batches of one "
                 "stream need more; give it more samples, choose a smaller batch size, or batching_method='stratified'"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence as List
 from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
@@ -27,13 +29,14 @@ class Weight:
 
     def wrong(self) -> list[str]:
         """Give what is wrong with it."""
-        given = {name: value for name, value in self.__dict__.items() if value is not None}
+        given: dict[str, Any] = {name: value for name, value in self.__dict__.items() if value is not None}
         several = [f"expected at most one of proportion, repeat and choose, found {given}"] if len(given) > 1 else []
-        return several + [
-            f"{name}: expected a number from 0 on, found {value!r}"
-            for name, value in given.items()
-            if not isinstance(value, int | float) or not 0 <= value < float("inf")
-        ]
+        for name, value in given.items():
+            kind: Any = Integral if name == "choose" else Real
+            if not isinstance(value, kind) or isinstance(value, bool) or not 0 <= float(value) < float("inf"):
+                whole = "whole " if name == "choose" else ""
+                several.append(f"{name}: expected a {whole}number from 0 on, found {value!r}")
+        return several
 
 
 def check_weights(weights: List[Weight], epoch_size: int | None) -> list[str]:
@@ -45,8 +48,8 @@ def check_weights(weights: List[Weight], epoch_size: int | None) -> list[str]:
             f"streams {[i for i, one in enumerate(relative) if one]} have a proportion and "
             f"{[i for i, one in enumerate(relative) if not one]} have none: give all streams one, or none"
         )
-    elif any(relative) and not any(weight.proportion for weight in weights):
-        wrong.append("streams: expected a proportion greater than 0, found only 0")
+    elif any(relative) and not 0 < (total := sum(float(weight.proportion or 0) for weight in weights)) < float("inf"):
+        wrong.append(f"streams: expected proportions that add up to more than 0, and not to infinity, found {total}")
     if epoch_size is not None and any(w.repeat is not None or w.choose is not None for w in weights):
         wrong.append(
             "epoch_size: expected none where streams have repeat or choose, which say how many samples an epoch has; "
@@ -69,7 +72,9 @@ def stream_samples(weights: List[Weight], sizes: List[int], epoch_size: int | No
         ]
     shares = sizes if proportions[0] is None else [p or 0.0 for p in proportions]
     total = sum(sizes) if epoch_size is None else epoch_size
-    exact = [total * share / sum(shares) for share in shares]
+    if not sum(shares):
+        return [total, *[0] * (len(sizes) - 1)]  # of nothing: the caller says so
+    exact = [float(total * share / sum(shares)) for share in shares]
     counts = [int(samples) for samples in exact]
     largest = sorted(range(len(shares)), key=lambda i: counts[i] - exact[i])
     for i in largest[: total - sum(counts)]:

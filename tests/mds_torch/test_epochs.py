@@ -102,11 +102,9 @@ import torch
 from torch.utils.data import DataLoader
 from mds_torch import StreamingDataset
 
-def train(rank, dataset, out, early):
+def train(rank, dataset, out):
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     torch.manual_seed(1)
-    if early:
-        len(dataset)
     epochs = [[i for b in DataLoader(dataset, batch_size=4, num_workers=2) for i in b["n"].tolist()] for _ in range(2)]
     with open(f"{out}/{rank}.json", "w") as file:
         json.dump(epochs, file)
@@ -114,20 +112,24 @@ def train(rank, dataset, out, early):
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[3])
     dataset = StreamingDataset(local=sys.argv[1], shuffle=True, batch_size=4)
-    ranks = [context.Process(target=train, args=(rank, dataset, sys.argv[2], len(sys.argv) > 4)) for rank in range(2)]
+    if len(sys.argv) > 4:
+        dataset.set_epoch(0)  # the trainer has counted before its children do
+    ranks = [context.Process(target=train, args=(rank, dataset, sys.argv[2])) for rank in range(2)]
     [rank.start() for rank in ranks]
     [rank.join() for rank in ranks]
     assert [rank.exitcode for rank in ranks] == [0, 0]
 """
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    ("start", "counted"), [("fork", ()), ("spawn", ()), ("forkserver", ()), ("fork", ("yes",)), ("spawn", ("yes",))]
+)
 def test_ranks_that_were_given_one_dataset_count_for_themselves(
-    start: str, thirty: str, run_script: RunScript, tmp_path: Path
+    start: str, counted: tuple[str, ...], thirty: str, run_script: RunScript, tmp_path: Path
 ) -> None:
     import json
 
-    ended = run_script(RANKS, thirty, tmp_path, start)
+    ended = run_script(RANKS, thirty, tmp_path, start, *counted)
     assert ended.returncode == 0, ended.stderr
     parts = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     for epoch in range(2):
@@ -136,6 +138,31 @@ def test_ranks_that_were_given_one_dataset_count_for_themselves(
         # A step is a slice of the order.
         right = order(thirty, epoch)
         assert sorted(parts[0][epoch][:4] + parts[1][epoch][:4]) == sorted(right[:8])
+
+
+GOES_ON = """
+import multiprocessing, sys
+from mds_torch import StreamingDataset
+
+def read(dataset):
+    print(*(sample["n"] for sample in dataset), flush=True)
+
+if __name__ == "__main__":
+    dataset = StreamingDataset(local=sys.argv[1], shuffle=True, batch_size=4)
+    dataset.load_state_dict({**dataset.state_dict(), "epoch": 2, "sample_in_epoch": 8})
+    for _ in range(2):
+        child = multiprocessing.get_context(sys.argv[2]).Process(target=read, args=(dataset,))
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+def test_a_child_goes_on_where_its_parent_is(start: str, thirty: str, run_script: RunScript) -> None:
+    ended = run_script(GOES_ON, thirty, start)
+    assert ended.returncode == 0, ended.stderr
+    assert [list(map(int, line.split())) for line in ended.stdout.splitlines()] == [order(thirty, 2)[8:]] * 2
 
 
 def test_a_dataset_is_light_to_make_and_to_send(thirty: str) -> None:

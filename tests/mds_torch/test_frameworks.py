@@ -56,6 +56,27 @@ def test_torchdatas_loader_goes_on_after_any_batch(options: dict[str, Any], thir
         assert ids(again) == order(thirty, 2)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("batch_size", [3, 4, 16])
+def test_torchdatas_loader_goes_on_where_workers_have_ended(workers: int, batch_size: int, thirty: str) -> None:
+    # One worker has nothing left, and the other has; or all have ended, and the loop does not know it yet.
+    def loader() -> Any:
+        return StatefulDataLoader(dataset_of(thirty), batch_size=batch_size, num_workers=workers)
+
+    batches = len(list(loader()))
+    for stop in range(max(1, batches - 3), batches + 1):
+        first, again = loader(), loader()
+        iterator = iter(first)
+        had = ids(next(iterator) for _ in range(stop))
+        again.load_state_dict(first.state_dict())
+        rest = ids(again)
+        if len(had) < 30:
+            assert sorted(had + rest) == list(range(30))
+        else:
+            assert rest in ([], order(thirty, 1))
+        del iterator
+
+
 def test_dataset_and_loader_are_stateful(thirty: str) -> None:
     dataset = dataset_of(thirty)
     assert isinstance(dataset, Stateful)

@@ -223,8 +223,14 @@ def test_within_a_batch_only_the_same_world_goes_on(folder: str) -> None:
             list(other)
     loader = StreamingDataLoader(dataset_of(folder), batch_size=8, num_workers=2)
     loader.load_state_dict(dataset.state_dict())
-    with pytest.raises(ValueError, match="within a batch"):
-        list(loader)
+    for _ in range(2):  # what is refused is not used up
+        with pytest.raises(ValueError, match=r"within a batch.*found StreamingDataLoader; iterate the dataset"):
+            list(loader)
+    other = dataset_of(folder, batch_size=4)
+    other.load_state_dict(dataset.state_dict())
+    for _ in range(2):
+        with pytest.raises(ValueError, match="within a batch"):
+            list(other)
 
 
 def test_what_a_trainer_counts_itself_is_believed(folder: str) -> None:
@@ -287,6 +293,81 @@ def test_streams_go_on_in_any_epoch(batching: str, make: Make) -> None:
         third.load_state_dict(second.state_dict())
         assert ids(third) == epochs[1][stop * 5 :]
         assert ids(third) == epochs[2]
+
+
+@pytest.fixture
+def two(make: Make) -> list[Stream]:
+    """Two streams of 31 samples."""
+    folders = [
+        make({"n": "int64"}, ({"n": 100 * k + n} for n in range(31)), name=str(k), size_limit=300) for k in (0, 1)
+    ]
+    return [Stream(local=str(folder)) for folder in folders]
+
+
+@pytest.mark.parametrize("batching", ["per_stream", "device_per_stream"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_groups_are_one_epochs(batching: str, workers: int, two: list[Stream]) -> None:
+    # An epoch that goes on with another batch size keeps its groups; the next one has its own.
+    def loader(batch_size: int) -> StreamingDataLoader:
+        dataset = StreamingDataset(streams=two, batching_method=batching, shuffle=True)
+        return StreamingDataLoader(dataset, batch_size=batch_size, num_workers=workers)
+
+    for first, second in ((10, 8), (8, 16), (10, 4), (4, 10)):
+        fresh = loader(second)
+        lengths = [len(batch["n"]) for batch in fresh]
+        assert len(lengths) == len(fresh)
+        whole = ids(loader(first))
+        one, two_ = loader(first), loader(second)
+        assert one.state_dict()["samples_per_group"] == 0
+        had = ids(itertools.islice(one, 1))
+        two_.load_state_dict(one.state_dict())
+        iterator = iter(two_)
+        had += ids(next(iterator) for _ in range(3))
+        three = loader(second)
+        three.load_state_dict(two_.state_dict())
+        assert had + ids(three) == whole
+        del iterator
+        for batch in three:  # of the next epoch
+            assert len({i // 100 for i in batch["n"].tolist()}) == 1
+        assert len(three) == len(fresh)
+
+
+def test_loaders_of_other_batch_sizes_have_their_own_groups(two: list[Stream]) -> None:
+    dataset = StreamingDataset(streams=two, batching_method="per_stream", shuffle=True, batch_size=4)
+    for batch_size in (4, 10, 4):
+        loader = StreamingDataLoader(dataset, batch_size=batch_size)
+        state = loader.state_dict()
+        first = [batch["n"].tolist() for batch in loader]
+        assert all(len({i // 100 for i in batch}) == 1 for batch in first)
+        loader.load_state_dict(state)
+        assert [batch["n"].tolist() for batch in loader] == first
+
+
+def test_of_two_loaders_each_knows_where_it_is(folder: str) -> None:
+    dataset = dataset_of(folder)
+    one, two_ = StreamingDataLoader(dataset, batch_size=8), StreamingDataLoader(dataset, batch_size=8)
+    iterators = iter(one), iter(two_)
+    had = [ids(next(iterator) for _ in range(3)) for iterator in iterators]
+    assert [loader.state_dict()["epoch"] for loader in (one, two_)] == [0, 1]
+    state = two_.state_dict()
+    one.load_state_dict(state)
+    assert one.state_dict() == two_.state_dict() == state
+    next(iterators[1])
+    assert two_.state_dict()["sample_in_epoch"] == 32
+    assert had[1] + ids(one) == order(dataset_of(folder), 1)
+
+
+def test_without_padding_states_are_the_same_on_every_rank(make: Make) -> None:
+    seven = str(make({"n": "int64"}, ({"n": n} for n in range(7))))
+    loaders = [
+        StreamingDataLoader(StreamingDataset(local=seven, pad=False, rank=rank, world_size=2), batch_size=3)
+        for rank in (0, 1)
+    ]
+    iterators = [iter(loader) for loader in loaders]
+    for iterator in iterators:
+        next(iterator)
+    assert loaders[0].state_dict() == loaders[1].state_dict()
+    assert loaders[0].state_dict()["sample_in_epoch"] == 6
 
 
 # What is refused

@@ -119,12 +119,20 @@ def test_streams_that_do_not_go_together_are_refused(
     [
         ({}, "expected a path in local or remote"),
         ({"local": "/x", "proportion": 1, "repeat": 2}, "/x: expected at most one of proportion, repeat and choose"),
-        ({"remote": "/x", "choose": -1}, "/x: choose: expected a number from 0 on, found -1"),
+        ({"remote": "/x", "choose": -1}, "/x: choose: expected a whole number from 0 on, found -1"),
     ],
 )
 def test_a_wrong_stream_is_refused(options: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         Stream(**options)
+
+
+def test_things_of_other_kinds_are_refused(abc: list[str]) -> None:
+    with pytest.raises(TypeError, match=r"streams: expected Stream objects, found '/"):
+        StreamingDataset(streams=abc)  # type: ignore[arg-type]
+    for options in ({"filter": ["n", len]}, {"filter": ("n", 3)}, {"transform": 3}):
+        with pytest.raises(ValueError, match=r"expected a function.*, found"):
+            StreamingDataset(local=abc[0], **options)
 
 
 def test_all_wrong_arguments_are_told_at_once(abc: list[str]) -> None:

@@ -54,7 +54,8 @@ def test_proportions_fill_an_epoch(proportions: list[int], epoch_size: int) -> N
         ([Weight(proportion=1), Weight(repeat=2)], None, r"streams \[0\] have a proportion and \[1\] have none"),
         ([Weight(repeat=2)], 10, "epoch_size: expected none"),
         ([Weight(choose=2), Weight()], 10, "epoch_size: expected none"),
-        ([Weight(proportion=0), Weight(proportion=0)], None, "expected a proportion greater than 0"),
+        ([Weight(proportion=0), Weight(proportion=0)], None, "proportions that add up to more than 0"),
+        ([Weight(proportion=1e308), Weight(proportion=1e308)], None, "not to infinity, found inf"),
     ],
 )
 def test_weights_that_do_not_go_together_are_named(
@@ -71,8 +72,11 @@ def test_weights_that_do_not_go_together_are_named(
         (Weight(repeat=1, choose=1), "at most one of proportion, repeat and choose"),
         (Weight(proportion=-1), "proportion: expected a number from 0 on, found -1"),
         (Weight(repeat=-0.5), "repeat: expected a number from 0 on, found -0.5"),
-        (Weight(choose=-2), "choose: expected a number from 0 on, found -2"),
+        (Weight(choose=-2), "choose: expected a whole number from 0 on, found -2"),
         (Weight(repeat=float("nan")), "repeat: expected a number from 0 on, found nan"),
+        (Weight(choose=2.5), "choose: expected a whole number from 0 on, found 2.5"),  # type: ignore[arg-type]
+        (Weight(choose=True), "choose: expected a whole number from 0 on, found True"),
+        (Weight(repeat="2"), "repeat: expected a number from 0 on, found '2'"),  # type: ignore[arg-type]
         (Weight(repeat=float("inf")), "repeat: expected a number from 0 on, found inf"),
     ],
 )
@@ -141,6 +145,23 @@ def test_an_empty_stream_of_which_something_is_to_be_taken_is_named() -> None:
     plan = Plan(np.array([5, 0]), [1, 1], weights("proportion", 1, 1))
     with pytest.raises(ValueError, match="stream 1 has no samples, and an epoch is to take 2 of it"):
         plan.sequence(1, 0, 0, 1)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    weights = [Weight(choose=np.int64(3)), Weight(repeat=np.float32(0.5))]  # type: ignore[arg-type]
+    assert [weight.wrong() for weight in weights] == [[], []]
+    assert stream_samples(weights, [10, 10], None) == [3, 5]
+
+
+@pytest.mark.parametrize("batching", ["random", "stratified", "per_stream", "device_per_stream"])
+def test_a_stream_of_which_nothing_is_taken_is_left_out(batching: str) -> None:
+    plan = Plan(np.array([5, 0, 8]), [1, 1, 1], [Weight(), Weight(), Weight(choose=0)], batching=batching)
+    assert ids_of(plan, group=5) == [0, 1, 2, 3, 4]
+
+
+def test_an_epoch_of_nothing_is_named() -> None:
+    with pytest.raises(ValueError, match="stream 0 has no samples, and an epoch is to take 5 of it"):
+        Plan(np.array([], int), [0], [Weight()], 5).sequence(1, 0, 0, 1)
 
 
 def test_a_stream_that_is_taken_often_stays_small() -> None:
