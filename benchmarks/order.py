@@ -3,8 +3,9 @@
     python benchmarks/order.py                # about an hour; --quick for a look of some minutes
 
 From the number of samples of each shard (10,000) to the ids of a rank's first batch of 64: on one node with one
-canonical node, and as one rank of 64 nodes with 64 canonical nodes, a rank each; at the epoch's start, and at 99% of
-it, as when a run is resumed there. Default settings otherwise.
+canonical node; as one rank of 64 nodes with 64 canonical nodes, a rank each; and on one node with 64 canonical nodes,
+as when a run goes on there that had 64 ("64 on 1"). At the epoch's start, and at 99% of it, as when a run is resumed.
+Default settings otherwise.
 
 - ours        what mds_torch.StreamingDataset does: Plan, its sequence, and the first batch that is dealt to the rank
 - reference   what mosaicml-streaming's does in the first process of each node: generate_work, and that rank's part of
@@ -32,7 +33,8 @@ ALGORITHMS = ["py1e", "py1br", "py1s", "py2s", "naive"]
 SIZES = {"ours": [6, 7, 8, 9, 10], "reference": [6, 7, 8]}  # powers of ten
 QUICK_SIZES = {"ours": [6, 8], "reference": [6]}
 SHARD, BATCH_SIZE = 10_000, 64
-NODES = {1: "1 node", 64: "64 nodes"}
+# Name: (canonical nodes, nodes); a rank each
+SETUPS = {"1 node": (1, 1), "64 nodes": (64, 64), "64 on 1": (64, 1)}
 PLACES = {0.0: "start", 0.99: "99%"}
 REQUIRED_AT, SECONDS, MEMORY = 9, 1.0, 300e6
 
@@ -41,19 +43,21 @@ def main():
     args = arguments()
     sizes = QUICK_SIZES if args.quick else SIZES
     repeat = args.repeat or (1 if args.quick else 3)
+    interpreters = pythons(args.peers)
     results = {}
     for algorithm in args.algorithms:
-        for nodes, of_nodes in NODES.items():
+        for setup in args.setups:
             for place, of_place in PLACES.items():
-                job = {"algorithm": algorithm, "nodes": nodes}
-                label = f"{algorithm}, {of_nodes}, {of_place}"
-                results[label] = measure(job, place, sizes, repeat, pythons(args.peers))
+                label = f"{algorithm}, {setup}, {of_place}"
+                pieces, nodes = SETUPS[setup]
+                job = {"label": label, "algorithm": algorithm, "pieces": pieces, "nodes": nodes}
+                results[label] = measure(job, place, sizes, repeat, interpreters)
     print(tables.machine_line("numpy"))
     columns = [(peer, size) for peer in SIZES for size in sizes[peer]]
-    for key, unit, scale in (("seconds", "seconds", 1), ("memory", "memory, MB", 1e-6)):
+    for key, unit, show in (("seconds", "seconds", "{:,.3f}".format), ("memory", "memory, MB", megabytes)):
         print(f"{unit}; x: the reference's, divided by ours")
         header = [f"{'ref. ' if peer == 'reference' else ''}10^{size}" for peer, size in columns]
-        rows = [row(label, medians(found, key), columns, scale) for label, found in results.items()]
+        rows = [row(label, medians(found, key), columns, show) for label, found in results.items()]
         tables.print_table(["", *header, *(f"x 10^{size}" for size in sizes["reference"])], rows)
     verdict(results)
 
@@ -61,6 +65,7 @@ def main():
 def arguments():
     parser = argparse.ArgumentParser(description="What does opening an epoch cost?")
     parser.add_argument("--algorithms", nargs="+", default=ALGORITHMS, choices=ALGORITHMS)
+    parser.add_argument("--setups", nargs="+", default=list(SETUPS), choices=list(SETUPS))
     parser.add_argument("--peers", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--repeat", type=int, help="measurements of each (3, or 1 if quick)")
     parser.add_argument("--quick", action="store_true", help="few sizes, once each")
@@ -93,7 +98,7 @@ def measure(job, place, sizes, repeat, interpreters):
 def run(python, job):
     """Run a job in a new process; return its answer, or None if it takes too long."""
     command = [python, str(Path(__file__).with_name("order_peer.py")), json.dumps(job)]
-    what = f"{job['peer']} {job['algorithm']} {job['nodes']} nodes {job['samples']:.0e} samples from {job['start']:,}"
+    what = f"{job['label']}: {job['peer']}, {job['samples']:.0e} samples"
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=150)
     except subprocess.TimeoutExpired:
@@ -110,19 +115,18 @@ def medians(results, key):
     return {column: statistics.median(one[key] for one in found) for column, found in results.items()}
 
 
-def row(label, figures, columns, scale):
+def row(label, figures, columns, show):
     """Return a line of a table: the figures of each peer and size, and how many times ours the reference's are."""
-    cells = [number(figures[column] * scale) if column in figures else "-" for column in columns]
+    cells = [show(figures[column]) if column in figures else "-" for column in columns]
     for peer, size in columns:
         if peer == "reference":
             both = ("ours", size) in figures and (peer, size) in figures
-            # Less memory than a page can't be told.
-            cells.append(f"{figures[peer, size] / max(figures['ours', size], 1e-9):,.0f}" if both else "-")
+            cells.append(f"{figures[peer, size] / figures['ours', size]:,.0f}" if both else "-")
     return [label, *cells]
 
 
-def number(value):
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.3f}"
+def megabytes(size):
+    return f"{size / 1e6:,.1f}"
 
 
 def verdict(results):
@@ -134,7 +138,7 @@ def verdict(results):
         most[key] = max(found.items(), key=lambda pair: pair[1], default=None)
     if all(most.values()):
         (slowest, seconds), (largest, size) = most["seconds"], most["memory"]
-        print(f"10^{REQUIRED_AT}: at most {seconds:.3f} s ({slowest}) and {size / 1e6:.0f} MB ({largest});")
+        print(f"10^{REQUIRED_AT}: at most {seconds:.3f} s ({slowest}) and {megabytes(size)} MB ({largest});")
         print(f"required: {SECONDS:g} s and {MEMORY / 1e6:.0f} MB")
 
 

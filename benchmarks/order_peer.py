@@ -46,12 +46,12 @@ def ours(job, shard_samples):
     from mds_torch.order.plan import Plan
     from mds_torch.order.sampling import Weight
 
-    nodes = job["nodes"]
+    nodes, pieces = job["nodes"], job["pieces"]
 
     def open_epoch():
         plan = Plan(shard_samples, [len(shard_samples)], [Weight()], shuffle=job["algorithm"])
-        sequence = plan.sequence(nodes, SEED, EPOCH, 1)
-        places = {"start": job["start"], "pieces": nodes, "pieces_of": sequence.pieces}
+        sequence = plan.sequence(pieces, SEED, EPOCH, 1)
+        places = {"start": job["start"], "pieces": pieces, "pieces_of": sequence.pieces}
         deal = Deal(len(sequence), job["batch_size"], ranks=nodes, nodes=nodes, **places)
         return next(EpochOrder(sequence, deal, job["rank"]).batches())
 
@@ -64,7 +64,7 @@ def reference(job, shard_samples):
     from streaming.base.batching import generate_work
     from streaming.base.world import World
 
-    nodes = job["nodes"]
+    nodes, pieces = job["nodes"], job["pieces"]
     dataset = SimpleNamespace(
         # Of its index
         num_streams=1,
@@ -79,13 +79,13 @@ def reference(job, shard_samples):
         sampling_granularity=1,
         epoch_seed_change=True,
         partition_algo="relaxed",
-        num_canonical_nodes=nodes,
+        num_canonical_nodes=pieces,
         initial_physical_nodes=nodes,
         batch_size=job["batch_size"],
         shuffle=True,
         shuffle_algo=job["algorithm"],
         shuffle_seed=SEED,
-        shuffle_block_size=max(4_000_000 // nodes, 1 << 18),
+        shuffle_block_size=max(4_000_000 // pieces, 1 << 18),
     )
     dataset.resample_streams = lambda epoch: StreamingDataset.resample_streams(dataset, epoch)
     world = World(num_nodes=nodes, ranks_per_node=1, workers_per_rank=1, worker=job["rank"])

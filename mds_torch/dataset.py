@@ -141,10 +141,9 @@ class StreamingDataset(IterableDataset[Any]):
             wrong.append("expected streams, or a path in remote or local; found " + ("both" if streams else "neither"))
         if not streams and (remote or local):
             streams = [Stream(remote=remote, local=local, split=split, **(stream_config or {}))]
-        self.streams: list[Any] = list(streams or [])
-        strangers = [stream for stream in self.streams if not isinstance(stream, Stream)]
-        if strangers:
-            raise TypeError(f"StreamingDataset: streams: expected Stream objects, found {strangers[0]!r}")
+        self.streams = list(streams or [])
+        if not all(isinstance(stream, Stream) for stream in self.streams):
+            raise TypeError(f"StreamingDataset: streams: expected a list of Stream objects, found {self.streams!r}")
         if filter is not None and not callable(filter[1] if isinstance(filter, tuple) and len(filter) == 2 else filter):
             wrong.append(f"filter: expected a function, or a pair of a column's name and one, found {filter!r}")
         if transform is not None and not callable(transform):
