@@ -146,8 +146,10 @@ class StreamingDataset(IterableDataset[Any]):
             raise TypeError(f"StreamingDataset: streams: expected a list of Stream objects, found {self.streams!r}")
         if filter is not None and not callable(filter[1] if isinstance(filter, tuple) and len(filter) == 2 else filter):
             wrong.append(f"filter: expected a function, or a pair of a column's name and one, found {filter!r}")
-        if transform is not None and not callable(transform):
-            wrong.append(f"transform: expected a function, found {transform!r}")
+        functions: dict[str, Any] = {"transform": transform, "data_rank": data_rank}
+        for name, function in functions.items():
+            if function is not None and not callable(function):
+                wrong.append(f"{name}: expected a function, found {function!r}")
         size = _count("epoch_size", epoch_size, wrong)
         block = _count("shuffle_block_size", shuffle_block_size, wrong)
         wrong += check_weights([stream.weight for stream in self.streams], size)

@@ -78,6 +78,7 @@ class Line:
             part, offset, sizes = part[anew], offset[anew], (ends - starts)[anew]
             ends = np.cumsum(sizes)
             starts = ends - sizes
+        self.segments = len(ends)
         self._ends = ends
         self._part = part
         # What is added to a place on the line: the id of the sample there, if the segment keeps its order.

@@ -8,6 +8,7 @@ What is random is made when a position that needs it is asked for.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -65,8 +66,13 @@ class Sequence:
         # Two windows of each piece that the next positions need, and one that they are about to need.
         kept = Kept(max(1 << 22, 2 * block * rules.pieces))
         sizes = np.diff(self._line.cuts)
+        largest = int(sizes.max())
+        if shuffle.around and self._line.segments:
+            block = max(block // 2, block - len(self) // self._line.segments)
         for use, (size, start, jitter) in zip(WINDOWS, shuffle.windows, strict=False):
-            places = max(1, int(size * block)), max(1, int(start * block)), int(jitter * block)
+            # As large as they must be for none to be smaller than the others: a small one would mix less.
+            window = -(-largest // max(1, int(largest // max(Fraction(1), size * block))))
+            places = max(1, window), max(1, int(window * start / size)), int(window * jitter / size)
             self._windows.append(Windows(sizes, *places, kept, use, key))
 
     def __len__(self) -> int:

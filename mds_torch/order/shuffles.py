@@ -18,13 +18,15 @@ class Shuffle:
         within: shuffle the samples of each segment of more samples than this part of a block.
         twice: shuffle the samples of each part before the line is cut, too.
         windows: shuffle in windows, again and again. Of each time, in blocks: the window, the first window (which may
-            be smaller, so that windows lie across the former ones), and by how much a window may begin elsewhere.
+            be smaller, so that windows lie across the others), and by how much a window may begin elsewhere.
+        around: a block is what a shard's samples spread over, the shard's own length included.
         everything: shuffle all samples with all, whatever their shard and piece.
     """
 
     within: Fraction | None = None
     twice: bool = False
     windows: tuple[tuple[Fraction, Fraction, Fraction], ...] = ()
+    around: bool = False
     everything: bool = False
 
 
@@ -39,7 +41,7 @@ SHUFFLES = {
     "py2s": Shuffle(within=Fraction(0), twice=True),
     # In blocks, which begin elsewhere for each piece and epoch: of 3/4 to 5/4 of a block.
     "py1br": Shuffle(windows=((Fraction(1), Fraction(1), _EIGHTH),)),
-    # Each shard's samples spread over a block around it, or over the shard if it is larger: half blocks, and then
-    # half blocks that lie across them.
-    "py1e": Shuffle(within=_HALF, windows=((_HALF, _HALF, Fraction(0)), (_HALF, _QUARTER, Fraction(0)))),
+    # Each shard's samples spread over a block around it, or over the shard if it is larger: in half blocks, and then in
+    # half blocks that lie across them. The second ones are whole at both ends, which mixes more there.
+    "py1e": Shuffle(within=_HALF, windows=((_HALF, _QUARTER, Fraction(0)), (_HALF, _HALF, Fraction(0))), around=True),
 }
