@@ -55,9 +55,10 @@ class Storage(Protocol):
 
 
 def open_storage(path: str | os.PathLike[str]) -> Storage:
-    """Give the storage of a data set's path: a folder, or `file:` and a folder, with one, two or three slashes.
+    """Give the storage of a data set's path: a folder, `file:` and a folder, or `s3://BUCKET/PREFIX`.
 
     Raises:
+        ModuleNotFoundError: the store's library is not installed.
         ValueError: the path's scheme has no backend.
     """
     path = os.fspath(path)
@@ -65,9 +66,16 @@ def open_storage(path: str | os.PathLike[str]) -> Storage:
         raise ValueError(f"no storage backend for {path!r}; use its mounted folder, /{path[6:].lstrip('/')} or /dbfs/…")
     if path.startswith("file:/"):
         return LocalStorage(_folder_of(path))
+    if path.startswith("s3://"):
+        try:
+            from mds_core.storage.s3 import S3Storage
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(f"{path} needs boto3: pip install 'mds-spark[s3]' ({error})") from None
+        return S3Storage(path)
     if "://" in path:
         raise ValueError(
-            f"no storage backend for {path!r}; expected a folder on a disk or a mounted file system, or file://FOLDER"
+            f"no storage backend for {path!r}; expected a folder on a disk or a mounted file system, file://FOLDER, "
+            "or s3://BUCKET/PREFIX"
         )
     # A drive of Windows has one letter; a folder of such a name can be made, but hardly on purpose.
     if re.match(r"[a-z][a-z0-9+.-]+:/", path, re.IGNORECASE) and not os.path.isdir(path):

@@ -1,0 +1,46 @@
+"""Object stores for the tests: real servers, over HTTP."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import boto3
+from moto.server import ThreadedMotoServer
+
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "a-key", "AWS_SECRET_ACCESS_KEY": "a-secret", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@contextmanager
+def s3_server(bucket: str) -> Iterator[dict[str, str]]:
+    """Run an S3 server with a bucket; give the environment that its clients need."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    environment = {**CREDENTIALS, "S3_ENDPOINT_URL": f"http://{host}:{port}"}
+    try:
+        client = boto3.client(
+            "s3",
+            endpoint_url=environment["S3_ENDPOINT_URL"],
+            aws_access_key_id="a-key",
+            aws_secret_access_key="a-secret",
+            region_name="us-east-1",
+        )
+        client.create_bucket(Bucket=bucket)
+        yield environment
+    finally:
+        server.stop()
+
+
+@contextmanager
+def environment_of(environment: dict[str, str]) -> Iterator[None]:
+    """Set some of the environment, for a while."""
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
