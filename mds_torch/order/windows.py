@@ -57,7 +57,9 @@ class Windows:
         begin = self._begins.get((piece, window))
         if begin is None:
             begin = self._start + (window - 1) * self._size
-            if self._jitter:
+            if self._jitter and begin + self._size // 2 >= self._sizes[piece]:
+                begin = int(self._sizes[piece])  # the last window ends with the piece: what is left would be too small
+            elif self._jitter:
                 numbers = random_state(Use.BOUNDARIES, *self._key, piece, window)
                 begin += int(numbers.randint(-self._jitter, self._jitter + 1))
             begin = self._begins[piece, window] = min(begin, int(self._sizes[piece]))
