@@ -155,7 +155,7 @@ if __name__ == "__main__":
             for batch in loader:
                 print("a batch", flush=True)
     except KeyboardInterrupt:
-        print("interrupted", flush=True)
+        print("\\ninterrupted", flush=True)  # it may have been in the middle of a line
     dataset.set_epoch(0)
     loader = kind(dataset, batch_size=4, num_workers=int(sys.argv[3]))
     print(sorted(i for batch in loader for i in batch["n"].tolist()) == list(range(203)), flush=True)
