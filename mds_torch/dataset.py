@@ -433,7 +433,7 @@ class StreamingDataset(IterableDataset[Any]):
         latest, here = self._epochs.latest, self.progress
         if num_samples is not None:
             epoch = latest or self._epochs.next
-            start = num_samples if from_beginning else epoch.start + num_samples
+            start = int(num_samples) + (0 if from_beginning else epoch.start)
             rest = epoch.rest(start)
         elif latest is None:
             rest = self._told or self._epochs.next
