@@ -11,16 +11,17 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from mds_core.compression import decompress
 from mds_core.encodings import check_safe
 from mds_core.errors import FormatError
-from mds_core.hashing import check_hashes, digest
-from mds_core.index import Index, Shard, read_index
+from mds_core.fetch import check_hash, check_size, fetch_file, map_file
+from mds_core.hashing import check_hashes
+from mds_core.index import File, Index, Shard, read_index
 from mds_core.shard import Rows, ShardReader
 from mds_core.storage import Storage, open_storage
+from mds_core.storage.local import LocalStorage
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -58,44 +59,33 @@ def open_shard(
     """
     stored = shard.stored
     path = storage.describe(stored.basename)
+    if isinstance(storage, LocalStorage):
+        data = _map_stored(storage, stored, path)
+        check_hash(validate_hash, stored.hashes, data, path)
+    else:
+        with tempfile.TemporaryFile() as file:
+            fetch_file(storage, stored, file, validate_hash=validate_hash)
+            data = map_file(file.fileno(), stored.bytes)
+    if shard.layout.compression is not None:
+        raw = decompress(data, shard.layout.compression, shard.raw_data.bytes, path)
+        check_hash(validate_hash, shard.raw_data.hashes, raw, path)
+        with tempfile.TemporaryFile() as file:
+            file.write(raw)
+            file.flush()
+            data = map_file(file.fileno(), shard.raw_data.bytes)
+    return ShardReader(data, shard, storage.describe(shard.raw_data.basename), columns)
+
+
+def _map_stored(storage: LocalStorage, stored: File, path: str) -> Buffer:
     try:
         with storage.open(stored.basename) as file:
             size = os.fstat(file.fileno()).st_size
-            if size != stored.bytes:
-                raise FormatError(f"{path}: bytes: expected {stored.bytes} as in the index, found {size}")
-            data = _map(file.fileno(), size)
+            check_size(size, stored, path)
+            return map_file(file.fileno(), size)
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"shard {path} is missing: the index names it, with {stored.bytes} bytes") from None
     except IsADirectoryError:
         raise FormatError(f"{path}: expected a shard of {stored.bytes} bytes, found a folder") from None
-    _check_hash(validate_hash, stored.hashes, data, path)
-    if shard.layout.compression is not None:
-        raw = decompress(data, shard.layout.compression, shard.raw_data.bytes, path)
-        _check_hash(validate_hash, shard.raw_data.hashes, raw, path)
-        with tempfile.TemporaryFile() as file:
-            file.write(raw)
-            file.flush()
-            data = _map(file.fileno(), shard.raw_data.bytes)
-    return ShardReader(data, shard, storage.describe(shard.raw_data.basename), columns)
-
-
-def _map(descriptor: int, size: int) -> Buffer:
-    """Map an open file. Python's own `mmap` would keep a descriptor open for each, and run out of them."""
-    if not size:
-        return b""
-    with pa.memory_map(f"/dev/fd/{descriptor}") as file:
-        data: Buffer = file.read_buffer()
-    return data
-
-
-def _check_hash(name: str | None, hashes: dict[str, str], data: Buffer, path: str) -> None:
-    if name is None:
-        return
-    if name not in hashes:
-        raise ValueError(f"{path}: no {name} in the index, which has {list(hashes)}; choose one of them")
-    found = digest([data], [name])[name]
-    if found != hashes[name]:
-        raise FormatError(f"{path}: {name}: expected {hashes[name]}, found {found}")
 
 
 def _number(value: object) -> int:

@@ -259,7 +259,8 @@ def _delete_dangling(storage: Storage, deleted: set[str]) -> None:
 
 def _check_stored(storage: Storage, shards: list[Shard]) -> None:
     for shard in shards:
-        found = storage.size(shard.stored.basename)
+        info = storage.info(shard.stored.basename)
+        found = None if info is None else info.size
         if found is None:
             raise FileNotFoundError(
                 f"a task wrote {shard.stored.basename}, but the driver does not see it in {storage.root}: the path "

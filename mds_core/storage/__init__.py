@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from mds_core.storage.info import Info
 from mds_core.storage.local import LocalStorage
 
 if TYPE_CHECKING:
@@ -22,14 +25,20 @@ class Storage(Protocol):
     def describe(self, name: str) -> str:
         """Give the full path of a file, for messages."""
 
-    def open(self, name: str) -> BinaryIO:
-        """Open a file for reading; FileNotFoundError if there is none."""
-
     def read(self, name: str) -> bytes | None:
         """Read a whole file; None if there is none."""
 
-    def size(self, name: str) -> int | None:
-        """Give a file's size in bytes; None if there is none."""
+    def read_range(self, name: str, start: int, stop: int) -> tuple[bytes, str]:
+        """Read some of a file's bytes; give them, and its version; FileNotFoundError if there is none."""
+
+    def fetch(self, name: str, file: BinaryIO, deadline: float | None = None) -> None:
+        """Write all of a file's bytes to an open one, once; FileNotFoundError if there is none.
+
+        TimeoutError if a deadline, on `time.monotonic`'s clock, has passed.
+        """
+
+    def info(self, name: str) -> Info | None:
+        """Give a file's size and version; None if there is none."""
 
     def list(self) -> list[str]:
         """List the names of all files, at any depth."""
@@ -54,28 +63,44 @@ class Storage(Protocol):
         """Remove a staging folder and what is in it; it is no error if there is none."""
 
 
-def open_storage(path: str | os.PathLike[str]) -> Storage:
-    """Give the storage of a data set's path: a folder, `file:` and a folder, or `s3://BUCKET/PREFIX`.
+# The module and the class of each scheme's backend, and the extra that brings its library.
+_BACKENDS = {
+    "s3": ("s3", "S3Storage", "s3"),
+}
+
+
+def open_storage(path: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Storage:
+    """Give the storage of a data set's path: a folder, `file:` and a folder, or a store's `scheme://…`.
+
+    Args:
+        path: the data set's path.
+        options: of the store, by name, instead of what the environment says: `endpoint`, `profile`, …
 
     Raises:
         ModuleNotFoundError: the store's library is not installed.
-        ValueError: the path's scheme has no backend.
+        ValueError: the path's scheme has no backend, or the store no such option.
     """
     path = os.fspath(path)
+    options = dict(options or {})
     if path.startswith("dbfs:/"):
         raise ValueError(f"no storage backend for {path!r}; use its mounted folder, /{path[6:].lstrip('/')} or /dbfs/…")
+    scheme = path.partition("://")[0].lower()
+    if scheme in _BACKENDS and "://" in path:
+        module, kind, extra = _BACKENDS[scheme]
+        try:
+            backend = getattr(importlib.import_module(f"mds_core.storage.{module}"), kind)
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(f"{path} needs a library: pip install 'mds-spark[{extra}]' ({error})") from None
+        _check_options(path, options, backend.OPTIONS)
+        storage: Storage = backend(path, options)
+        return storage
+    _check_options(path, options, ())
     if path.startswith("file:/"):
         return LocalStorage(_folder_of(path))
-    if path.startswith("s3://"):
-        try:
-            from mds_core.storage.s3 import S3Storage
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(f"{path} needs boto3: pip install 'mds-spark[s3]' ({error})") from None
-        return S3Storage(path)
     if "://" in path:
         raise ValueError(
             f"no storage backend for {path!r}; expected a folder on a disk or a mounted file system, file://FOLDER, "
-            "or s3://BUCKET/PREFIX"
+            f"or a path of {', '.join(name + '://' for name in _BACKENDS)}"
         )
     # A drive of Windows has one letter; a folder of such a name can be made, but hardly on purpose.
     if re.match(r"[a-z][a-z0-9+.-]+:/", path, re.IGNORECASE) and not os.path.isdir(path):
@@ -84,6 +109,14 @@ def open_storage(path: str | os.PathLike[str]) -> Storage:
             f"for a new folder of this name, write './{path}'"
         )
     return LocalStorage(path)
+
+
+def _check_options(path: str, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise ValueError(
+            f"{path}: no storage option {', '.join(unknown)}; expected {', '.join(known) or 'none for a folder'}"
+        )
 
 
 def _folder_of(url: str) -> str:

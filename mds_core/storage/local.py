@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
 from mds_core.errors import FormatError
+from mds_core.storage.info import Info
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -68,12 +69,36 @@ class LocalStorage:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def size(self, name: str) -> int | None:
-        """Give a file's size in bytes; None if there is none."""
+    def read_range(self, name: str, start: int, stop: int) -> tuple[bytes, str]:
+        """Read some of a file's bytes; give them, and its version.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
+        with self.open(name) as file:
+            file.seek(start)
+            return file.read(stop - start), _version(os.fstat(file.fileno()))
+
+    def fetch(self, name: str, file: BinaryIO, deadline: float | None = None) -> None:
+        """Write all of a file's bytes to an open one.
+
+        Raises:
+            FileNotFoundError: there is none.
+            TimeoutError: the deadline, on `time.monotonic`'s clock, has passed: a network share may be slow.
+        """
+        with self.open(name) as source:
+            while chunk := source.read(1 << 24):
+                file.write(chunk)
+                if deadline is not None and time.monotonic() > deadline:
+                    raise TimeoutError(f"{self.describe(name)}: out of time after {file.tell()} bytes")
+
+    def info(self, name: str) -> Info | None:
+        """Give a file's size and version; None if there is none."""
         try:
-            return os.stat(self._path(name)).st_size
+            found = os.stat(self._path(name))
         except (FileNotFoundError, NotADirectoryError):
             return None
+        return Info(found.st_size, _version(found))
 
     def list(self) -> list[str]:
         """List the names of all files, at any depth; empty if the folder is not there.
@@ -163,6 +188,10 @@ class LocalStorage:
             if not os.path.isdir(self.describe(staging)):
                 return
             time.sleep(0.05)
+
+
+def _version(found: os.stat_result) -> str:
+    return f"{found.st_ino} {found.st_mtime_ns}"
 
 
 def _open_at_once(path: str, flags: int) -> int:

@@ -44,3 +44,15 @@ def environment_of(environment: dict[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def s3() -> Iterator[str]:
+    """Run an S3 server, and give the path of a bucket of it."""
+    with s3_server("a-bucket") as environment, environment_of(environment):
+        yield "s3://a-bucket"
+
+
+# What the tests of every store run on: a server that is up while the context lasts, with the environment that clients
+# need; it gives the path of a bucket, a container, a volume.
+STORES = {"s3": s3}

@@ -1,6 +1,9 @@
 """What every backend does: the same tests for a folder and for object stores, over real servers."""
 
+import io
+import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -10,19 +13,17 @@ import pytest
 
 from mds_core import FormatError, MDSReader, MDSWriter, merge_index
 from mds_core.storage import Storage, open_storage
-from tests.mds_core.storage.servers import environment_of, s3_server
-
-BACKENDS = ["folder", "s3"]
+from tests.mds_core.storage.servers import STORES
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=["folder", *STORES])
 def base(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The path of a backend: a folder, or a bucket of a server."""
     if request.param == "folder":
         yield str(tmp_path_factory.mktemp("storage"))
     else:
-        with s3_server("a-bucket") as environment, environment_of(environment):
-            yield "s3://a-bucket"
+        with STORES[request.param]() as path:
+            yield path
 
 
 @pytest.fixture
@@ -36,21 +37,30 @@ def storage(path: str) -> Storage:
     return open_storage(path)
 
 
+def size(storage: Storage, name: str) -> int | None:
+    info = storage.info(name)
+    return None if info is None else info.size
+
+
 def test_what_is_put_is_read_listed_and_deleted(storage: Storage) -> None:
-    assert (storage.list(), storage.read("a"), storage.size("a")) == ([], None, None)
+    assert (storage.list(), storage.read("a"), size(storage, "a")) == ([], None, None)
     storage.put("a", [b"one", memoryview(b"two"), bytearray(b""), np.arange(3, dtype=np.uint16)])
     storage.put("sub/folder/b ä%20", [])
     assert sorted(storage.list()) == ["a", "sub/folder/b ä%20"]
-    assert (storage.read("a"), storage.size("a")) == (b"onetwo\0\0\1\0\2\0", 12)
-    assert (storage.read("sub/folder/b ä%20"), storage.size("sub/folder/b ä%20")) == (b"", 0)
-    assert (storage.read("a/below"), storage.size("a/below")) == (None, None)
-    with storage.open("a") as file:
+    assert (storage.read("a"), size(storage, "a")) == (b"onetwo\0\0\1\0\2\0", 12)
+    assert (storage.read("sub/folder/b ä%20"), size(storage, "sub/folder/b ä%20")) == (b"", 0)
+    assert (storage.read("a/below"), size(storage, "a/below")) == (None, None)
+    with tempfile.TemporaryFile() as file:
+        storage.fetch("a", file)
+        file.seek(0)
         assert file.read() == b"onetwo\0\0\1\0\2\0"
     storage.delete("a")
     storage.delete("a")
     assert storage.list() == ["sub/folder/b ä%20"]
     with pytest.raises(FileNotFoundError):
-        storage.open("a")
+        storage.fetch("a", io.BytesIO())
+    with pytest.raises(FileNotFoundError):
+        storage.read_range("a", 0, 1)
 
 
 def test_a_data_set_does_not_list_its_neighbour(path: str) -> None:
@@ -58,11 +68,39 @@ def test_a_data_set_does_not_list_its_neighbour(path: str) -> None:
     assert open_storage(path).list() == []
 
 
+def test_ranges_are_read(storage: Storage) -> None:
+    storage.put("a", [bytes(range(256))])
+    assert [storage.read_range("a", *span)[0] for span in [(0, 1), (255, 256), (100, 103)]] == [b"\0", b"\xff", b"def"]
+
+
+def test_a_version_changes_when_a_file_is_written_again(storage: Storage) -> None:
+    assert storage.info("a") is None
+    assert storage.replace("a", b"same", None)
+    first = storage.info("a")
+    assert first is not None
+    assert storage.info("a") == first
+    assert storage.read_range("a", 0, 1)[1] == first.version
+    time.sleep(1.1)  # stores that only keep the time count in seconds
+    assert storage.replace("a", b"same", b"same")
+    assert storage.info("a") != first
+
+
+def test_a_deadline_that_has_passed_ends_a_fetch(storage: Storage) -> None:
+    storage.put("a", [bytes(1 << 20)])
+    with pytest.raises(TimeoutError, match="a: out of time"):
+        storage.fetch("a", io.BytesIO(), time.monotonic() - 1)
+
+
+def test_unknown_options_are_named(path: str) -> None:
+    with pytest.raises(ValueError, match="no storage option profil"):
+        open_storage(path, {"profil": "x"})
+
+
 def test_large_files_of_many_parts_are_whole(storage: Storage) -> None:
     parts = [np.full(size, n, np.uint8) for n, size in enumerate([1, 0, 20_000_000, 7, 9_000_000])]
     storage.put("large", parts)
     assert storage.read("large") == b"".join(part.tobytes() for part in parts)
-    assert storage.size("large") == 29_000_008
+    assert size(storage, "large") == 29_000_008
 
 
 def test_a_put_never_replaces_what_is_there(storage: Storage) -> None:

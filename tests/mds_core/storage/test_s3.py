@@ -7,17 +7,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-import mds_core.storage.s3 as s3
-from mds_core.storage import open_storage
+from mds_core.storage import open_storage, remote
 from tests.mds_core.storage.servers import CREDENTIALS, environment_of, s3_server
 
 
 @pytest.fixture(autouse=True)
 def new_client() -> Iterator[None]:
     """Each test's client is of its own environment."""
-    s3._clients.clear()
+    remote._clients.clear()
     yield
-    s3._clients.clear()
+    remote._clients.clear()
 
 
 def test_a_bucket_that_is_not_there_is_named() -> None:
@@ -42,6 +41,7 @@ class Failing(BaseHTTPRequestHandler):
         self.send_response(kind.status if fail else 200)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("ETag", '"1"')
+        self.send_header("Last-Modified", "Sun, 29 Nov 2026 12:00:00 GMT")
         self.end_headers()
         self.wfile.write(body)
 

@@ -1,0 +1,102 @@
+"""Fetching a shard's file from where it is kept: checked, tried again, and never for ever."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING, BinaryIO
+
+import pyarrow as pa
+
+from mds_core.errors import FormatError
+from mds_core.hashing import digest
+from mds_core.index import File
+from mds_core.storage import Storage
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+# A file may take a second more for each so many bytes.
+_SLOWEST = 1 << 20
+
+
+def fetch_file(
+    storage: Storage,
+    stored: File,
+    into: BinaryIO,
+    *,
+    retry: int = 2,
+    timeout: float = 60.0,
+    validate_hash: str | None = None,
+) -> None:
+    """Write a file of a data set to an open, empty one, and check it.
+
+    Args:
+        storage: the data set's folder.
+        stored: the file's entry in the index.
+        into: where to.
+        retry: how often to try again what may pass, with growing pauses: broken connections, busy servers, a body that
+            is cut short or does not have its hash.
+        timeout: seconds that all tries together may take, and a second more for each MiB.
+        validate_hash: the name of a hash that the file must have, if any.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        PermissionError: the store refuses.
+        FormatError: what came each time is not what the index says.
+        OSError: it could not be read; the disk is full.
+    """
+    path = storage.describe(stored.basename)
+    began = time.monotonic()
+    deadline = began + timeout + stored.bytes / _SLOWEST
+    for attempt in range(retry + 1):
+        into.seek(0)
+        into.truncate()
+        try:
+            storage.fetch(stored.basename, into, deadline)
+            into.flush()
+            check_size(into.tell(), stored, path)
+            check_hash(validate_hash, stored.hashes, map_file(into.fileno(), stored.bytes), path)
+            return
+        except FileNotFoundError:
+            raise FileNotFoundError(f"shard {path} is missing: the index names it, with {stored.bytes} bytes") from None
+        except PermissionError:
+            raise
+        except (FormatError, OSError) as error:
+            # An error of the system's has a number: the disk is full. Those of stores have none.
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            pause = random.uniform(0.5, 1) * min(5.0, 0.2 * 2**attempt)
+            if attempt == retry or time.monotonic() + pause > deadline:
+                took = time.monotonic() - began
+                kind = FormatError if isinstance(error, FormatError) else OSError
+                raise kind(
+                    f"shard {path}: no luck in {attempt + 1} tries and {took:.1f} s; the last: {error}"
+                ) from error
+            time.sleep(pause)
+
+
+def check_size(size: int, stored: File, path: str) -> None:
+    """Raise FormatError unless a file has the size that the index says."""
+    if size != stored.bytes:
+        raise FormatError(f"{path}: bytes: expected {stored.bytes} as in the index, found {size}")
+
+
+def check_hash(name: str | None, hashes: dict[str, str], data: Buffer, path: str) -> None:
+    """Raise FormatError unless data have the hash that the index says; ValueError if it says none of this name."""
+    if name is None:
+        return
+    if name not in hashes:
+        raise ValueError(f"{path}: no {name} in the index, which has {list(hashes)}; choose one of them")
+    found = digest([data], [name])[name]
+    if found != hashes[name]:
+        raise FormatError(f"{path}: {name}: expected {hashes[name]}, found {found}")
+
+
+def map_file(descriptor: int, size: int) -> Buffer:
+    """Map an open file. Python's own `mmap` would keep a descriptor open for each, and run out of them."""
+    if not size:
+        return b""
+    with pa.memory_map(f"/dev/fd/{descriptor}") as file:
+        data: Buffer = file.read_buffer()
+    return data
