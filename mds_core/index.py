@@ -20,7 +20,7 @@ import xxhash
 
 from mds_core.compression import parse_compression
 from mds_core.encodings import get_encoding
-from mds_core.errors import FormatError
+from mds_core.errors import FormatError, RewrittenError
 from mds_core.hashing import check_hashes
 from mds_core.storage import Storage, open_storage
 
@@ -361,6 +361,17 @@ def read_index_version(storage: Storage) -> tuple[Index, str, str]:
             "write has ended; if only its subfolders have one, merge them with merge_index()"
         ) from None
     return parse_index(data, storage.describe(INDEX)), identity_of(data), version
+
+
+def check_version(storage: Storage, version: str) -> None:
+    """Raise RewrittenError if a data set's index is not the file of a version any more."""
+    info = storage.info(INDEX)
+    if info is None or info.version != version:
+        found = "gone" if info is None else f"another file ({info.version})"
+        raise RewrittenError(
+            f"{storage.describe(INDEX)} is {found} since it was read ({version}): what is read from here on would be "
+            "of another data set; open it anew"
+        )
 
 
 def identity_of(data: bytes, version: str = "") -> str:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from mds_core.compression import decompress
 from mds_core.encodings import check_safe
-from mds_core.errors import FormatError, RewrittenError
+from mds_core.errors import FormatError
 from mds_core.fetch import check_hash, check_size, fetch_file, map_file
 from mds_core.hashing import check_hashes
-from mds_core.index import INDEX, File, Index, Shard, read_index_version
+from mds_core.index import File, Index, Shard, check_version, read_index_version
 from mds_core.ranged import MOST_BY_RANGE, RangedShard
 from mds_core.shard import Rows, ShardReader
 from mds_core.storage import Storage, open_storage
@@ -220,21 +220,11 @@ class MDSReader:
         ranged = self._by_range.get(number)
         if ranged is None:
             ranged = self._by_range[number] = RangedShard(self.storage, shard, self._columns)
-            self.check_not_rewritten()
+            check_version(self.storage, self.version)
         if ranged.asked >= MOST_BY_RANGE:
             del self._by_range[number]
             return None
         return ranged.sample(row)
-
-    def check_not_rewritten(self) -> None:
-        """Raise RewrittenError if the data set's index is not the file that was read."""
-        info = self.storage.info(INDEX)
-        if info is None or info.version != self.version:
-            found = "gone" if info is None else f"another file ({info.version})"
-            raise RewrittenError(
-                f"{self.storage.describe(INDEX)} is {found} since it was read ({self.version}): what is read from here "
-                "on would be of another data set; open it anew"
-            )
 
     def _counted_from_start(self, at: int) -> int:
         i = at + len(self) if at < 0 else at
@@ -297,7 +287,7 @@ class MDSReader:
     def _opened(self, number: int) -> ShardReader:
         shard = open_shard(self.storage, self.shards[number], self._validate_hash, self._columns)
         if not isinstance(self.storage, LocalStorage):
-            self.check_not_rewritten()
+            check_version(self.storage, self.version)
         return shard
 
     def __getstate__(self) -> dict[str, Any]:

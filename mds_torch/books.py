@@ -16,6 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,9 @@ from numpy.typing import NDArray
 # Of each shard: bytes on disk, or reserved for it; when it was last used, when it was fetched ahead of its use (0: it
 # was used since), both in ns; how often it was evicted; whether it is being fetched. The last row is about all shards.
 _ROW = np.dtype([(name, np.int64) for name in ("held", "used", "ahead", "evicted", "fetching")])
-# Bytes to lock that are no shard's.
-_BOOKS = 1 << 40
+# Bytes to lock: a shard's own for who fetches it, another for who reads it, those of the books, and of who uses them.
+_READ = 1 << 40
+_BOOKS = 1 << 41
 _ALIVE = _BOOKS + 1
 
 
@@ -48,7 +50,7 @@ class Books:
         self.path = path
         self.shards = shards
         self._descriptors = threading.local()
-        self._holding: tuple[int, int] | None = None
+        self._holding: tuple[int, BinaryIO] | None = None
         self._open()
 
     def _open(self) -> None:
@@ -90,16 +92,14 @@ class Books:
     def _holder(self) -> int:
         """Give this process's descriptor for the shards that it holds; a fork's child needs its own."""
         if self._holding is None or self._holding[0] != os.getpid():
-            self._holding = os.getpid(), os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-        return self._holding[1]
+            self._holding = os.getpid(), _opened(self.path)
+        return self._holding[1].fileno()
 
     def _mine(self) -> int:
         """Give this thread's descriptor for locks of its own."""
         found = getattr(self._descriptors, "of", None)
         if found is None or found[0] != os.getpid():
-            # Closed with the thread, which drops the file object.
-            file = open(self.path, "r+b", buffering=0)  # noqa: SIM115
-            found = self._descriptors.of = os.getpid(), file
+            found = self._descriptors.of = os.getpid(), _opened(self.path)
         descriptor: int = found[1].fileno()
         return descriptor
 
@@ -117,7 +117,7 @@ class Books:
         return True
 
     def try_own(self, shard: int) -> bool:
-        """Take a shard for this thread alone, if nobody holds it; `disown` gives it back."""
+        """Take a shard, to fetch or to delete it, if no other thread or process has it; `disown` gives it back."""
         return self._lock(self._mine(), shard, fcntl.F_WRLCK)
 
     def disown(self, shard: int) -> None:
@@ -126,7 +126,7 @@ class Books:
 
     @contextlib.contextmanager
     def own(self, shard: int, patience: float) -> Iterator[None]:
-        """Take a shard for this thread alone, when others let go of it.
+        """Take a shard, to fetch or to delete it, when others have given it back.
 
         Raises:
             TimeoutError: they have not, for `patience` seconds.
@@ -147,23 +147,38 @@ class Books:
             self._lock(self._mine(), _BOOKS, fcntl.F_UNLCK)
 
     def try_hold(self, shard: int) -> bool:
-        """Keep a shard from being evicted as long as this process reads it, unless another owns it just now."""
-        return self._lock(self._holder(), shard, fcntl.F_RDLCK)
+        """Keep a shard from being evicted as long as this process reads it; unless that happens just now."""
+        return self._lock(self._holder(), _READ + shard, fcntl.F_RDLCK)
 
     def let_go(self, shard: int) -> None:
         """Give back what `try_hold` took."""
-        self._lock(self._holder(), shard, fcntl.F_UNLCK)
+        self._lock(self._holder(), _READ + shard, fcntl.F_UNLCK)
+
+    def try_keep_from_readers(self, shard: int) -> bool:
+        """Keep processes from beginning to read a shard, if none does; `let_readers` ends it."""
+        return self._lock(self._mine(), _READ + shard, fcntl.F_WRLCK)
+
+    def let_readers(self, shard: int) -> None:
+        """End what `try_keep_from_readers` began."""
+        self._lock(self._mine(), _READ + shard, fcntl.F_UNLCK)
 
 
 def is_used(path: str) -> bool:
     """Tell whether any process uses the cache of these books."""
-    with contextlib.suppress(FileNotFoundError), open(path, "r+b", buffering=0) as file:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), open(path, "r+b", buffering=0) as file:
         request = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, _ALIVE, 1, 0)
         try:
             fcntl.fcntl(file, fcntl.F_OFD_SETLK, request)
         except OSError:
             return True
     return False
+
+
+def _opened(path: str) -> BinaryIO:
+    # A file object is closed, and its locks end, with who has it.
+    file: Any = open(path, "r+b", buffering=0)  # noqa: SIM115
+    opened: BinaryIO = file
+    return opened
 
 
 def wait_for(condition: Callable[[], bool], patience: float, what: str) -> None:

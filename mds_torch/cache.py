@@ -25,7 +25,7 @@ import numpy as np
 from mds_core.compression import decompress
 from mds_core.errors import FormatError
 from mds_core.fetch import check_hash, fetch_file, map_file
-from mds_core.index import INDEX, File, Shard, identity_of
+from mds_core.index import INDEX, File, Shard, check_version, identity_of
 from mds_core.reader import MDSReader
 from mds_torch.books import Books, books_size, is_used, wait_for
 
@@ -76,15 +76,12 @@ class Cache:
     """
 
     def __init__(self, source: MDSReader, local: str, fetching: Fetching):
-        self._source = source
-        self.storage = source.storage
+        self.storage, self.version = source.storage, source.version
         self.shards: Sequence[Shard] = source.index.shards
         self.local = os.path.abspath(os.path.expanduser(local))
         self.fetching = fetching
         # All caches that share the limit.
         self.together: list[Cache] = [self]
-        # What lets go of shards that this process holds and does not read just now.
-        self.let_go: Callable[[], None] = _nothing
         self._check_limit()
         try:
             self._claim(source)
@@ -180,10 +177,14 @@ class Cache:
             return None
         return data
 
-    def get(self, number: int) -> tuple[Buffer, int]:
+    def get(self, number: int, let_go: Callable[[], None]) -> tuple[Buffer, int]:
         """Give a shard, fetched if it is not there: its bytes, mapped, and how often it was evicted before.
 
         With a limit, it is held, so that it is not evicted as long as there is another way, until `books.let_go`.
+
+        Args:
+            number: which.
+            let_go: if there is no room, what lets go of all other shards that the reader holds.
 
         Raises:
             FileNotFoundError, PermissionError, FormatError, OSError: it can't be fetched, as `fetch_file` says.
@@ -192,19 +193,19 @@ class Cache:
         raw, books = self.shards[number].raw_data, self.books
         if self._mirrors and (data := self._open(os.path.join(self.local, raw.basename), raw)) is not None:
             return data, int(books.evicted[number])
-        held = self.fetching.limit is None
-        if not held:
+        if self.fetching.limit is not None:
             wait_for(lambda: books.try_hold(number), self._patience(number), f"{self._path(raw.basename)}")
         evicted = int(books.evicted[number])
         data = self._open(self._path(raw.basename), raw)
         if data is None:
-            if not held:
+            try:
+                found = self.fetch(number, let_go)
+            except BaseException:
                 books.let_go(number)
-            found = self.fetch(number)
+                raise
             assert found is not None
             data, evicted = found
-            if not held:
-                books.try_hold(number)  # who evicts it now leaves us what we have mapped
+            books = self.books  # they may have been opened again
         books.used[number] = time.time_ns()
         books.ahead[number] = 0
         return data, evicted
@@ -217,12 +218,12 @@ class Cache:
     def _patience(self, number: int) -> float:
         return 10 + 2 * (self.fetching.timeout + self._room_of(self.shards[number]) / (1 << 20))
 
-    def fetch(self, number: int, ahead: bool = False) -> tuple[Buffer, int] | None:
+    def fetch(self, number: int, let_go: Callable[[], None] | None = None) -> tuple[Buffer, int] | None:
         """Fetch a shard, unless another process has done so meanwhile.
 
         Args:
             number: which.
-            ahead: it will be read later; then it takes no room from others of this kind.
+            let_go: as for `get`; without it, the shard is fetched ahead of its use, and only if there is room.
 
         Returns:
             Its bytes, and how often it was evicted before; None if there is no room to fetch it ahead.
@@ -235,7 +236,7 @@ class Cache:
             if data is not None:
                 return data, int(books.evicted[number])
             self._forget(number)  # what does not have its size or hash
-            if not self._reserve(number, ahead):
+            if not self._reserve(number, let_go):
                 return None
             try:
                 return self._fetch(shard), int(books.evicted[number])
@@ -268,7 +269,7 @@ class Cache:
                 self.storage, shard.stored, file, retry=options.retry, timeout=options.timeout,
                 validate_hash=validate_hash,
             )  # fmt: skip
-            self._source.check_not_rewritten()
+            check_version(self.storage, self.version)
             data = map_file(file.fileno(), shard.stored.bytes)
         if shard.layout.compression is not None:
             unpacked = decompress(
@@ -276,15 +277,18 @@ class Cache:
             )
             if options.validate_hash in raw.hashes:
                 check_hash(options.validate_hash, raw.hashes, unpacked, self.storage.describe(raw.basename))
-            if options.keep_zip:
-                os.rename(f"{stored}.tmp", stored)
-            else:
-                os.unlink(f"{stored}.tmp")
+            with contextlib.suppress(FileNotFoundError):
+                if options.keep_zip:
+                    os.rename(f"{stored}.tmp", stored)
+                else:
+                    os.unlink(f"{stored}.tmp")
+            os.makedirs(os.path.dirname(self._path(raw.basename)), exist_ok=True)
             with open(f"{self._path(raw.basename)}.tmp", "w+b") as file:
                 file.write(unpacked)
                 file.flush()
                 data = map_file(file.fileno(), raw.bytes)
-        os.rename(f"{self._path(raw.basename)}.tmp", self._path(raw.basename))
+        with contextlib.suppress(FileNotFoundError):  # who empties the folder takes the name, not the data
+            os.rename(f"{self._path(raw.basename)}.tmp", self._path(raw.basename))
         return data
 
     def discard(self, number: int) -> None:
@@ -317,8 +321,9 @@ class Cache:
 
     # Room
 
-    def _reserve(self, number: int, ahead: bool) -> bool:
+    def _reserve(self, number: int, let_go: Callable[[], None] | None) -> bool:
         """Make room for a shard, and put it down; tell whether there is room to fetch it ahead."""
+        ahead = let_go is None
         books, need = self.books, self._room_of(self.shards[number])
         began = time.monotonic()
 
@@ -338,29 +343,31 @@ class Cache:
         if self.fetching.limit is None:
             books.held[number], books.fetching[number] = need, 1
             return True
-        if ahead:
+        if let_go is None:
             return reserve()
-        if not reserve():
-            self.let_go()
+        if reserve():
+            return True
+        let_go()
         what = f"{need} bytes of the cache_limit of {self.fetching.limit}"
-        wait_for(lambda: bool(books.fetching[number]) or reserve(), self._patience(number), what)
+        wait_for(reserve, self._patience(number), what)
         return True
 
     def _make_room(self, need: int, ahead: bool, force: bool) -> bool:
         """Evict shards until there is room; tell whether there is. The books of all caches are locked.
 
         The least recently used go first; then, but not for what is fetched ahead itself, what was fetched ahead, the
-        newest first: it is needed last. With `force`, also those that processes hold.
+        newest first: it is needed last. With `force`, also those that processes hold. What is fetched ahead takes up to
+        half of the cache: the other half is for what slower processes still need.
         """
-        assert self.fetching.limit is not None
-        over = (
-            sum(int(cache.books.held.sum()) + cache.books.size for cache in self.together) + need - self.fetching.limit
-        )
+        limit, caches, soon = self.fetching.limit, self.together, time.time_ns() - _AHEAD * 10**9
+        assert limit is not None
+        if ahead and need + sum(int(c.books.held[c.books.ahead > soon].sum()) for c in caches) > limit // 2:
+            return False
+        over = need - limit + sum(int(c.books.held.sum()) + c.books.size for c in caches)
         if over <= 0:
             return True
-        soon = time.time_ns() - _AHEAD * 10**9
         candidates: list[tuple[bool, int, Cache, int]] = []
-        for cache in self.together:
+        for cache in caches:
             books = cache.books
             for number in np.flatnonzero(books.held).tolist():
                 awaited = int(books.ahead[number])
@@ -378,14 +385,18 @@ class Cache:
         return over <= 0
 
     def _evict(self, number: int, force: bool = False) -> int:
-        """Delete a shard if no process holds it; give its bytes."""
-        books = self.books
-        owned = books.try_own(number)
-        if not owned and (not force or books.fetching[number]):
+        """Delete a shard if no process fetches it, nor reads it, unless forced; give its bytes."""
+        books, size = self.books, int(self.books.held[number])
+        if not books.try_own(number):
             return 0
-        size = int(books.held[number])
-        self._forget(number)
-        if owned:
+        try:
+            unread = books.try_keep_from_readers(number)
+            if not unread and not force:
+                return 0
+            self._forget(number)
+            if unread:
+                books.let_readers(number)
+        finally:
             books.disown(number)
         return size
 
@@ -399,10 +410,6 @@ class Cache:
                 if books.held[number] and not books.fetching[number]:
                     freed += self._evict(number)
         return freed >= need
-
-
-def _nothing() -> None:
-    pass
 
 
 def _read(path: str) -> bytes | None:

@@ -43,7 +43,6 @@ class CachedReader(MDSReader):
             path, allow_unsafe_types=allow_unsafe_types, validate_hash=fetching.validate_hash, columns=columns
         )
         self.cache = Cache(self, local, fetching)
-        self.cache.let_go = self.let_go
         # How often a shard had been evicted when it was opened, and when it was last read.
         self._evicted: dict[int, int] = {}
         self._read_at: dict[int, float] = {}
@@ -78,16 +77,15 @@ class CachedReader(MDSReader):
         return shard
 
     def _opened(self, number: int) -> ShardReader:
-        data, self._evicted[number] = self.cache.get(number)
+        data, self._evicted[number] = self.cache.get(number, self.let_go)
         entry = self.shards[number]
         where = self.storage.describe(entry.raw_data.basename)
         try:
             return ShardReader(data, entry, where, self._columns)
         except FormatError:
             # What lies on disk may be broken: a hash would have told.
-            self.cache.books.let_go(number)
             self.cache.discard(number)
-            data, self._evicted[number] = self.cache.get(number)
+            data, self._evicted[number] = self.cache.get(number, self.let_go)
             return ShardReader(data, entry, where, self._columns)
 
     def is_fetched(self, number: int) -> bool:
@@ -96,7 +94,7 @@ class CachedReader(MDSReader):
 
     def fetch_ahead(self, number: int) -> bool:
         """Fetch a shard before it is read; tell whether there was room for it."""
-        return self.cache.fetch(number, ahead=True) is not None
+        return self.cache.fetch(number) is not None
 
     def _close(self, number: int) -> None:
         self._open.pop(number, None)

@@ -193,6 +193,7 @@ class StreamingDataset(IterableDataset[Any]):
         if wrong:
             raise ValueError("StreamingDataset: " + "\n".join(wrong))
         self.predownload = predownload
+        self._cache_limit = limit
         self._epoch_size = size
         self.sampling_method = sampling_method
         self.sampling_granularity = sampling_granularity
@@ -421,6 +422,9 @@ class StreamingDataset(IterableDataset[Any]):
 
     def rows_at_once(self, size: int) -> int:
         """Give how many samples to read together that have about so many bytes."""
+        if self._cache_limit is not None:
+            # Workers that are ahead of others by much would need more shards at once than there is room for.
+            size = min(size, self._cache_limit // (16 * find_worker()[1]))
         return min(_MOST_ROWS_AT_ONCE, int(size / max(1.0, self.mean_bytes)))
 
     def samples(self, ids: Positions) -> tuple[Iterator[Any], Iterator[Any]]:
