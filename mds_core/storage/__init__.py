@@ -21,6 +21,8 @@ class Storage(Protocol):
     """A data set's folder. Names are relative to it, with `/` between folders."""
 
     root: str
+    # Whether of replacements in the same instant one alone takes place.
+    atomic_replace: bool
 
     def describe(self, name: str) -> str:
         """Give the full path of a file, for messages."""
@@ -50,7 +52,7 @@ class Storage(Protocol):
         """Store a new file made of parts, visible only when it is whole; FileExistsError if there is one already.
 
         With `staging`, the file is made in that folder, which must be there: who removes it (`remove_staging`)
-        stops all puts through it.
+        stops all puts through it. A store without folders has a file of that name.
         """
 
     def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
@@ -66,14 +68,20 @@ class Storage(Protocol):
         """Remove a staging folder and what is in it; it is no error if there is none."""
 
 
-# The module and the class of each scheme's backend, and the extra that brings its library.
+# How the paths of each backend begin: its module and class, and the extra that brings its library. The first that
+# fits counts.
 _BACKENDS = {
-    "s3": ("s3", "S3Storage", "s3"),
+    "s3://": ("s3", "S3Storage", "s3"),
+    "dbfs:/Volumes/": ("databricks", "VolumeStorage", "databricks"),
+    "dbfs:/": ("databricks", "DbfsStorage", "databricks"),
 }
 
 
 def open_storage(path: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Storage:
     """Give the storage of a data set's path: a folder, `file:` and a folder, or a store's `scheme://…`.
+
+    `dbfs:/…` is always read and written by Databricks' API, also where a folder is mounted: for that, write its own
+    path, `/Volumes/…` or `/dbfs/…`.
 
     Args:
         path: the data set's path.
@@ -85,11 +93,10 @@ def open_storage(path: str | os.PathLike[str], options: Mapping[str, str] | None
     """
     path = os.fspath(path)
     options = dict(options or {})
-    if path.startswith("dbfs:/"):
-        raise ValueError(f"no storage backend for {path!r}; use its mounted folder, /{path[6:].lstrip('/')} or /dbfs/…")
-    scheme = path.partition("://")[0].lower()
-    if scheme in _BACKENDS and "://" in path:
-        module, kind, extra = _BACKENDS[scheme]
+    spelled = re.sub("^dbfs:/+", "dbfs:/", path.lower())
+    prefix = next((prefix for prefix in _BACKENDS if spelled.startswith(prefix.lower())), None)
+    if prefix is not None:
+        module, kind, extra = _BACKENDS[prefix]
         try:
             backend = getattr(importlib.import_module(f"mds_core.storage.{module}"), kind)
         except ModuleNotFoundError as error:
@@ -103,7 +110,7 @@ def open_storage(path: str | os.PathLike[str], options: Mapping[str, str] | None
     if "://" in path:
         raise ValueError(
             f"no storage backend for {path!r}; expected a folder on a disk or a mounted file system, file://FOLDER, "
-            f"or a path of {', '.join(name + '://' for name in _BACKENDS)}"
+            f"or a path of {', '.join(_BACKENDS)}"
         )
     # A drive of Windows has one letter; a folder of such a name can be made, but hardly on purpose.
     if re.match(r"[a-z][a-z0-9+.-]+:/", path, re.IGNORECASE) and not os.path.isdir(path):

@@ -9,7 +9,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from mds_core.storage.info import Info
@@ -77,6 +77,8 @@ class RemoteStorage:
     ENVIRONMENT: tuple[str, ...] = ()
     # What its library raises.
     ERRORS: tuple[type[Exception], ...] = ()
+    # Whether of replacements in the same instant one alone takes place.
+    atomic_replace = True
 
     def __init__(self, root: str, prefix: str, options: Mapping[str, str]):
         self.root = root.rstrip("/")
@@ -104,6 +106,10 @@ class RemoteStorage:
         """Give the HTTP status of an error, 401 for credentials that are not there; None: there was no answer."""
         raise NotImplementedError
 
+    def _passes(self, error: Exception, answered: bool) -> bool:
+        """Tell whether to read again after an error: not before an answer, as the library has asked again already."""
+        return answered
+
     def _stream(self, name: str, start: int, stop: int | None, timeout: float) -> tuple[Iterable[bytes], str]:
         """Ask for a file's bytes from start to stop, or to its end; give them piece by piece, and its version.
 
@@ -117,6 +123,10 @@ class RemoteStorage:
 
     def info(self, name: str) -> Info | None:
         """Give a file's size and version; None if there is none."""
+        raise NotImplementedError
+
+    def delete(self, name: str) -> None:
+        """Delete a file; it is no error if there is none."""
         raise NotImplementedError
 
     def read(self, name: str) -> bytes | None:
@@ -139,12 +149,14 @@ class RemoteStorage:
         """Read bytes and version; None if there is no file. A body that breaks off is asked for again."""
         try:
             for attempt in range(ATTEMPTS):
+                answered = False
                 with self._errors("read", name):
-                    chunks, version = self._stream(name, start, stop, STALL)
                     try:
+                        chunks, version = self._stream(name, start, stop, STALL)
+                        answered = True
                         return b"".join(chunks), version
-                    except self.ERRORS:
-                        if attempt == ATTEMPTS - 1:
+                    except self.ERRORS as error:
+                        if attempt == ATTEMPTS - 1 or not self._passes(error, answered):
                             raise
                 back_off(attempt)
         except FileNotFoundError:
@@ -160,17 +172,22 @@ class RemoteStorage:
             OSError: it could not be read.
         """
         with self._errors("read", name):
+            self._check_time(name, file, deadline)
             chunks, _ = self._stream(name, 0, None, seconds_left(deadline))
             for chunk in chunks:
                 file.write(chunk)
-                if deadline is not None and time.monotonic() > deadline:
-                    raise TimeoutError(f"{self.describe(name)}: out of time after {file.tell()} bytes")
+                self._check_time(name, file, deadline)
+
+    def _check_time(self, name: str, file: BinaryIO, deadline: float | None) -> None:
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError(f"{self.describe(name)}: out of time after {file.tell()} bytes")
 
     def put(self, name: str, parts: Sequence[Buffer], staging: str | None = None) -> None:
-        """Store a new file made of parts, visible only when it is whole. A store has no folders to stage it in.
+        """Store a new file made of parts, visible only when it is whole.
 
         Raises:
             FileExistsError: there is one already.
+            FileNotFoundError: the staging is gone.
             OSError: what is stored has another size than what was sent.
         """
         body = Parts(parts)
@@ -188,12 +205,22 @@ class RemoteStorage:
         if found is None or found.size != body.size:
             keeps = "nothing" if found is None else found.size
             raise OSError(f"{self.describe(name)}: sent {body.size} bytes, but the store keeps {keeps}; write it again")
+        # Who removes the staging lists the files after that: what came too late for the list goes here.
+        if staging is not None and self.info(staging) is None:
+            self.delete(name)
+            raise FileNotFoundError(
+                f"can't store {self.describe(name)}: {self.describe(staging)}, made when the write began, is not "
+                "there: the write has ended or was aborted"
+            )
 
     def make_staging(self, staging: str) -> None:
-        """Do nothing: a put to a store is whole or not there."""
+        """Make a staging: an empty file, as a put to a store is whole or not there without a folder for it."""
+        with suppress(FileExistsError):
+            self.put(staging, [])
 
     def remove_staging(self, staging: str) -> None:
-        """Do nothing: there is none."""
+        """Remove a staging; it is no error if there is none."""
+        self.delete(staging)
 
     @contextmanager
     def _errors(self, what: str, name: str) -> Iterator[None]:
@@ -206,7 +233,9 @@ class RemoteStorage:
                 raise FileNotFoundError(f"{path}: not there ({error})") from error
             if status in (401, 403):
                 raise PermissionError(f"{path}: the store refuses to {what} it ({error}); {self.HELP}") from error
-            raise OSError(f"{path}: could not {what} it in {ATTEMPTS} attempts: {error}") from error
+            attempts = getattr(error, "attempts", ATTEMPTS)  # libraries do not say, but they have ours to make
+            made = f" in {attempts} attempts" if attempts > 1 else ""
+            raise OSError(f"{path}: could not {what} it{made}: {error}") from error
 
 
 def back_off(attempt: int) -> None:

@@ -254,8 +254,6 @@ BACKENDLESS = [
     ("gs://bucket/x", "expected a folder"),
     ("hdfs://x", "expected a folder"),
     ("://", "expected a folder"),
-    ("dbfs:/x", "use its mounted folder, /x or /dbfs/"),
-    ("dbfs:///Volumes/x", "use its mounted folder, /Volumes/x or /dbfs/"),
     ("s3:/bucket/x", "lost a slash .* write './s3:/bucket/x'"),
     ("S3A:/bucket", "lost a slash"),
     ("az+x.y-z:/b", "lost a slash"),

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 import boto3
 from moto.server import ThreadedMotoServer
 
+from tests.mds_core.storage import databricks_server
+
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "a-key", "AWS_SECRET_ACCESS_KEY": "a-secret", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
@@ -53,6 +55,20 @@ def s3() -> Iterator[str]:
         yield "s3://a-bucket"
 
 
+@contextmanager
+def volumes() -> Iterator[str]:
+    """Run a Databricks workspace, and give the path of a volume of it."""
+    with databricks_server.workspace() as server, environment_of(databricks_server.environment(server)):
+        yield f"dbfs:{databricks_server.VOLUME}"
+
+
+@contextmanager
+def dbfs() -> Iterator[str]:
+    """Run a Databricks workspace, and give the path of a folder of its DBFS root."""
+    with databricks_server.workspace() as server, environment_of(databricks_server.environment(server)):
+        yield "dbfs:///mnt/a-folder"
+
+
 # What the tests of every store run on: a server that is up while the context lasts, with the environment that clients
 # need; it gives the path of a bucket, a container, a volume.
-STORES = {"s3": s3}
+STORES = {"s3": s3, "volumes": volumes, "dbfs": dbfs}
