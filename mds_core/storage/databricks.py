@@ -22,7 +22,7 @@ from databricks.sdk.core import Config
 from requests.adapters import HTTPAdapter
 
 from mds_core.storage.info import Info
-from mds_core.storage.remote import ATTEMPTS, CHANGED, CHUNK, STALL, Parts, RemoteStorage, back_off, client_of
+from mds_core.storage.remote import ATTEMPTS, CHANGED, CHUNK, STALL, Parts, RemoteStorage, back_off
 
 # How long to wait for a connection, and for the answer to what may take a server long: a large upload, a long listing.
 _CONNECT, _ANSWER = 10.0, 120.0
@@ -126,6 +126,7 @@ class _DatabricksStorage(RemoteStorage):
         "in DATABRICKS_CONFIG_PROFILE) in every process that reads or writes; under TorchDistributor, set them inside "
         "of the training function, on the workers: the driver's environment does not travel"
     )
+    ENVIRONMENT = ("DATABRICKS_", "ARM_")
     ERRORS = (Failure,)
     atomic_replace = False
 
@@ -135,7 +136,7 @@ class _DatabricksStorage(RemoteStorage):
 
     @property
     def _workspace(self) -> _Workspace:
-        workspace: _Workspace = client_of(_Workspace, self._options)
+        workspace: _Workspace = self._client_of(_Workspace)
         return workspace
 
     def _path(self, name: str) -> str:

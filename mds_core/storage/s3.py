@@ -109,7 +109,18 @@ class S3Storage(RemoteStorage):
 
     def _create(self, name: str, body: Parts) -> None:
         # One request: a shard has less than 4 GiB, and a request may have 5.
-        self._client.put_object(**self._object(name), Body=body, IfNoneMatch="*")
+        try:
+            self._client.put_object(**self._object(name), Body=body, IfNoneMatch="*")
+        except ClientError as error:
+            if not self._was_stored(error, name, body):
+                raise
+
+    def _was_stored(self, error: ClientError, name: str, body: Parts) -> bool:
+        """Tell whether a condition fails because an attempt before, whose answer was lost, has stored the file."""
+        if self._status(error) not in CHANGED or not error.response["ResponseMetadata"].get("RetryAttempts"):
+            return False
+        body.seek(0)
+        return self.read(name) == body.read()
 
     def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
         """Replace a file in one atomic step if it still is what was expected (None: not there); tell whether."""
@@ -128,6 +139,8 @@ class S3Storage(RemoteStorage):
             try:
                 self._client.put_object(**self._object(name), Body=data, **condition)
             except ClientError as error:
+                if self._was_stored(error, name, Parts([data])):
+                    return True
                 if self._status(error) in CHANGED:
                     return False
                 raise

@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
 # From method, path and how often this was asked for, counted from 0, to what goes wrong: "close" the connection before
-# an answer, "reset" it in the middle of the body, "stall" there, "truncate" the body, "flip" a bit of it, a status such
-# as "503", or "" for nothing.
+# anything is done, or when it is done and not answered yet ("lost"); in the middle of the body, "reset" it, "truncate"
+# the body or "stall"; "flip" a bit of it; a status such as "503"; or "" for nothing.
 Fault = Callable[[str, str, int], str]
 
 
@@ -71,6 +71,9 @@ class _Handler(BaseHTTPRequestHandler):
         found = connection.getresponse()
         data = found.read()
         connection.close()
+        if fault == "lost":
+            self.close_connection = True
+            return
         self.send_response(found.status)
         for name, value in found.getheaders():
             if name.lower() not in ("transfer-encoding", "connection", "date", "server"):

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from mds_core.storage import open_storage
+from tests.mds_core.storage.proxy import Proxy, proxy_of
 from tests.mds_core.storage.servers import CREDENTIALS, environment_of, s3_server
 
 
@@ -91,3 +92,25 @@ def test_each_process_has_a_client_of_its_own(start: str) -> None:
             child.join(60)
         assert [child.exitcode for child in children] == [0, 0, 0]
         assert storage.read("a") == b"data"
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    with (
+        s3_server("a-bucket") as environment,
+        proxy_of(environment["S3_ENDPOINT_URL"]) as proxy,
+        environment_of({**environment, "S3_ENDPOINT_URL": proxy.url}),
+    ):
+        yield proxy
+
+
+def test_an_answer_that_is_lost_is_no_other_writer(proxy: Proxy) -> None:
+    storage = open_storage("s3://a-bucket/lost")
+    proxy.fault = lambda method, path, n: "lost" if method == "PUT" and n == 0 else ""
+    storage.put("a", [b"data"])
+    assert storage.read("a") == b"data"
+    proxy.clear()
+    assert storage.replace("a", b"new", b"data")
+    assert proxy.asked["PUT", "/a-bucket/lost/a"] == 2
+    with pytest.raises(FileExistsError):
+        storage.put("a", [b"other"])
