@@ -66,6 +66,7 @@ class Storage(Protocol):
 # The module and the class of each scheme's backend, and the extra that brings its library.
 _BACKENDS = {
     "s3": ("s3", "S3Storage", "s3"),
+    "oci": ("oci", "OCIStorage", "s3"),
 }
 
 
