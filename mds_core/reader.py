@@ -106,6 +106,7 @@ class MDSReader:
         allow_unsafe_types: read `pkl` columns, too, which runs code of the data set's writer.
         validate_hash: the name of a hash in the index; each shard is checked against it when it is opened.
         columns: the names of the columns to read, all unless given; the others are not decoded.
+        storage_options: of the path's store, by name, instead of what the environment says: `endpoint`, `profile`, …
 
     Raises:
         FileNotFoundError: there is no data set.
@@ -125,8 +126,9 @@ class MDSReader:
         allow_unsafe_types: bool = False,
         validate_hash: str | None = None,
         columns: Sequence[str] | None = None,
+        storage_options: dict[str, str] | None = None,
     ):
-        self._storage = open_storage(path)
+        self._storage = open_storage(path, storage_options)
         self.index: Index = read_index(self._storage)
         self._columns = None if columns is None else self._known(columns)
         check_safe(self.columns, allow_unsafe_types)
