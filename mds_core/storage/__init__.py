@@ -21,6 +21,8 @@ class Storage(Protocol):
     """A data set's folder. Names are relative to it, with `/` between folders."""
 
     root: str
+    # Whether `replace` is one step: of two at once, one gives False. Else it looks first, and writes then.
+    atomic_replace: bool
 
     def describe(self, name: str) -> str:
         """Give the full path of a file, for messages."""
@@ -78,7 +80,7 @@ def open_storage(path: str | os.PathLike[str], options: Mapping[str, str] | None
         options: of the store, by name, instead of what the environment says: `endpoint`, `profile`, …
 
     Raises:
-        ModuleNotFoundError: the store's library is not installed.
+        ImportError: the store's library is not installed.
         ValueError: the path's scheme has no backend, or the store no such option.
     """
     path = os.fspath(path)
@@ -86,23 +88,22 @@ def open_storage(path: str | os.PathLike[str], options: Mapping[str, str] | None
     if path.startswith("dbfs:/"):
         raise ValueError(f"no storage backend for {path!r}; use its mounted folder, /{path[6:].lstrip('/')} or /dbfs/…")
     scheme = path.partition("://")[0].lower()
-    if scheme in _BACKENDS and "://" in path:
-        module, kind, extra = _BACKENDS[scheme]
+    if "://" in path and scheme != "file":
+        # A scheme that is not here is one of fsspec's, if it is any.
+        module, kind, extra = _BACKENDS.get(scheme, ("filesystem", "FilesystemStorage", "fsspec"))
         try:
             backend = getattr(importlib.import_module(f"mds_core.storage.{module}"), kind)
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(f"{path} needs a library: pip install 'mds-spark[{extra}]' ({error})") from None
+            ours = "" if scheme in _BACKENDS else f" where it is none of {', '.join(n + '://' for n in _BACKENDS)}"
+            raise ModuleNotFoundError(
+                f"{path} needs a library{ours}: pip install 'mds-spark[{extra}]' ({error})"
+            ) from None
         _check_options(path, options, backend.OPTIONS)
         storage: Storage = backend(path, options)
         return storage
     _check_options(path, options, ())
     if path.startswith("file:/"):
         return LocalStorage(_folder_of(path))
-    if "://" in path:
-        raise ValueError(
-            f"no storage backend for {path!r}; expected a folder on a disk or a mounted file system, file://FOLDER, "
-            f"or a path of {', '.join(name + '://' for name in _BACKENDS)}"
-        )
     # A drive of Windows has one letter; a folder of such a name can be made, but hardly on purpose.
     if re.match(r"[a-z][a-z0-9+.-]+:/", path, re.IGNORECASE) and not os.path.isdir(path):
         raise ValueError(
@@ -112,12 +113,11 @@ def open_storage(path: str | os.PathLike[str], options: Mapping[str, str] | None
     return LocalStorage(path)
 
 
-def _check_options(path: str, options: Mapping[str, str], known: tuple[str, ...]) -> None:
-    unknown = sorted(set(options) - set(known))
+def _check_options(path: str, options: Mapping[str, str], known: tuple[str, ...] | None) -> None:
+    unknown = [] if known is None else sorted(set(options) - set(known))
     if unknown:
-        raise ValueError(
-            f"{path}: no storage option {', '.join(unknown)}; expected {', '.join(known) or 'none for a folder'}"
-        )
+        expected = ", ".join(known or ()) or "none for a folder"
+        raise ValueError(f"{path}: no storage option {', '.join(unknown)}; expected {expected}")
 
 
 def _folder_of(url: str) -> str:

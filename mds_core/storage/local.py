@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class LocalStorage:
     """A folder. See `mds_core.storage.Storage` for what each method does."""
 
+    atomic_replace = True
+
     def __init__(self, root: str):
         if not root:
             raise ValueError("expected the path of a data set's folder, found an empty text")

@@ -65,12 +65,13 @@ class RemoteStorage:
     `delete`; all calls of its library stand in a `with self._errors(...)`.
     """
 
-    # Names of the options that there are.
-    OPTIONS: tuple[str, ...] = ()
+    # Names of the options that there are; None: it takes any.
+    OPTIONS: tuple[str, ...] | None = ()
     # Where its users keep credentials, as an advice.
     HELP = ""
     # What its library raises.
     ERRORS: tuple[type[Exception], ...] = ()
+    atomic_replace = True
 
     def __init__(self, root: str, prefix: str, options: Mapping[str, str]):
         self.root = root.rstrip("/")

@@ -1,11 +1,15 @@
 """Object stores for the tests: real servers, over HTTP."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import boto3
+import fsspec
+from fsspec.implementations.arrow import ArrowFSWrapper
 from moto.server import ThreadedMotoServer
+from pyarrow.fs import LocalFileSystem
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "a-key", "AWS_SECRET_ACCESS_KEY": "a-secret", "AWS_DEFAULT_REGION": "us-east-1"}
 
@@ -53,6 +57,36 @@ def s3() -> Iterator[str]:
         yield "s3://a-bucket"
 
 
+@contextmanager
+def oci() -> Iterator[str]:
+    """Run an S3 server as OCI's, and give the path of a bucket of it."""
+    with s3_server("a-bucket") as environment, environment_of(environment):
+        yield "oci://a-bucket@a-namespace"
+
+
+@contextmanager
+def memory() -> Iterator[str]:
+    """Give a path of fsspec's file system in memory, which is this process's own."""
+    yield "memory://storage"
+
+
+class Arrow(ArrowFSWrapper):
+    """A file system of Arrow's, as fsspec hands it on: what runs for `hdfs://`, on a disk."""
+
+    protocol = "arrow"
+
+    def __init__(self, **options: object):
+        super().__init__(LocalFileSystem(), **options)
+
+
+@contextmanager
+def arrow() -> Iterator[str]:
+    """Give a path of a folder, as one of a file system of Arrow's."""
+    fsspec.register_implementation("arrow", Arrow, clobber=True)
+    with tempfile.TemporaryDirectory() as folder:
+        yield f"arrow://{folder}"
+
+
 # What the tests of every store run on: a server that is up while the context lasts, with the environment that clients
 # need; it gives the path of a bucket, a container, a volume.
-STORES = {"s3": s3}
+STORES = {"s3": s3, "oci": oci, "memory": memory, "arrow": arrow}

@@ -91,7 +91,10 @@ def test_a_deadline_that_has_passed_ends_a_fetch(storage: Storage) -> None:
         storage.fetch("a", io.BytesIO(), time.monotonic() - 1)
 
 
-def test_unknown_options_are_named(path: str) -> None:
+def test_unknown_options_are_named(path: str, storage: Storage) -> None:
+    if getattr(storage, "OPTIONS", ()) is None:  # what a file system of fsspec's knows, it alone knows
+        assert open_storage(path, {"profil": "x"}).list() == []
+        return
     with pytest.raises(ValueError, match="no storage option profil"):
         open_storage(path, {"profil": "x"})
 
@@ -133,8 +136,11 @@ def test_of_replacements_at_once_one_wins(storage: Storage) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(won) == 1
-    assert storage.read("a") == b"%d" % won[0]
+    if storage.atomic_replace:
+        assert len(won) == 1
+        assert storage.read("a") == b"%d" % won[0]
+    else:  # the last one stands, whole, and others may not know that they are gone
+        assert storage.read("a") in [b"%d" % number for number in won]
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "zstd", "hashes": ["xxh64", "sha1"]}], ids=str)
