@@ -427,6 +427,7 @@ def merge_index(
     out: Place | None = None,
     keep_local: bool = True,
     download_timeout: int = 60,
+    storage_options: dict[str, str] | None = None,
 ) -> Index:
     """Publish one index over the shards of several data sets.
 
@@ -443,6 +444,7 @@ def merge_index(
         out: with a list, the folder that gets the index.
         keep_local: accepted for mosaicml-streaming's callers; nothing is copied that would have to be kept.
         download_timeout: likewise; nothing is downloaded.
+        storage_options: of the folder's store, by name, instead of what the environment says: `endpoint`, `profile`, …
 
     Returns:
         The index that was published.
@@ -456,15 +458,15 @@ def merge_index(
         >>> merge_index("/data/reviews")
     """
     if isinstance(source, str | PathLike | tuple):
-        root = open_storage(_path_of(source))
+        root = open_storage(_path_of(source), storage_options)
         folders = sorted({posixpath.dirname(n) for n in root.list() if posixpath.basename(n) == INDEX}, key=_natural)
         if not folders:
             raise FileNotFoundError(f"nothing to merge: no {INDEX} in {root.root} or below it")
     else:
         if out is None:
             raise TypeError("merge_index([path, ...], out): `out`, the folder that gets the index, is missing")
-        root = open_storage(_path_of(out))
-        folders = [_relative(_path_of(path), root) for path in source]
+        root = open_storage(_path_of(out), storage_options)
+        folders = [_relative(_path_of(path), root, storage_options) for path in source]
     for folder in folders:
         if folder and (not is_inside(folder) or _NO_SHARDS.search(folder + "/")):
             raise ValueError(
@@ -568,8 +570,8 @@ def _natural(folder: str) -> list[tuple[bool, int, str]]:
     return [(not part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in folder.split("/") if part]
 
 
-def _relative(path: str, root: Storage) -> str:
-    folder = open_storage(path).root
+def _relative(path: str, root: Storage, options: dict[str, str] | None) -> str:
+    folder = open_storage(path, options).root
     relative = PurePosixPath(folder)
     if not relative.is_relative_to(root.root):
         raise ValueError(f"can't merge {path}: it does not lie below {root.root}, where its shards would be looked for")

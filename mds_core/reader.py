@@ -110,6 +110,7 @@ class MDSReader:
         allow_unsafe_types: read `pkl` columns, too, which runs code of the data set's writer.
         validate_hash: the name of a hash in the index; each shard is checked against it when it is opened.
         columns: the names of the columns to read, all unless given; the others are not decoded.
+        storage_options: of the path's store, by name, instead of what the environment says: `endpoint`, `profile`, …
 
     Raises:
         FileNotFoundError: there is no data set.
@@ -129,8 +130,9 @@ class MDSReader:
         allow_unsafe_types: bool = False,
         validate_hash: str | None = None,
         columns: Sequence[str] | None = None,
+        storage_options: dict[str, str] | None = None,
     ):
-        self.storage = open_storage(path)
+        self.storage = open_storage(path, storage_options)
         # The version is the file's, the identity tells the same contents: see `read_index_version`.
         self.index: Index
         self.index, self.identity, self.version = read_index_version(self.storage)

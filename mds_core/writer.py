@@ -248,6 +248,7 @@ class MDSWriter:
             larger has a shard of its own. None: one shard.
         exist_ok: replace the data set that is in the folder, if any. It stays as it is until the new one stands; then
             the files that its index names are deleted.
+        storage_options: of the folder's store, by name, instead of what the environment says: `endpoint`, `profile`, …
 
     Raises:
         ValueError: all wrong options, in one error.
@@ -267,12 +268,13 @@ class MDSWriter:
         hashes: Sequence[str] | None = None,
         size_limit: int | str | None = 1 << 26,
         exist_ok: bool = False,
+        storage_options: dict[str, str] | None = None,
     ):
         layout, mistakes = check_options(columns, compression, hashes, size_limit)
         if layout is None:
             raise ValueError("MDSWriter: " + "; ".join(mistakes))
         self._layout = layout
-        self._storage = open_storage(out)
+        self._storage = open_storage(out, storage_options)
         names = self._storage.list()
         if names and not exist_ok:
             raise FileExistsError(

@@ -11,13 +11,13 @@ import pyarrow as pa
 
 from mds_core.encodings import get_encoding
 from mds_core.errors import EncodeError
-from mds_spark.options import FOREIGN_SCHEMA
+from mds_spark.options import FOREIGN_SCHEMA, STORAGE
 from mds_spark.register import is_there, register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_ACCEPTED = {"out", "columns", "compression", "hashes", "size_limit", "exist_ok", "keep_local"}
+_ACCEPTED = {"out", "columns", "compression", "hashes", "size_limit", "exist_ok", "keep_local", "storage_options"}
 # What mosaicml-streaming's MDSWriter has for uploads and progress: nothing here needs it.
 _UNNEEDED = {"progress_bar", "max_workers", "retry"}
 
@@ -35,7 +35,8 @@ def dataframe_to_mds(
         dataframe: what to write.
         merge_index: accepted; there is always one index, at the data set's root.
         mds_kwargs: `out`, a folder or a pair (local, remote), of which the remote one is written; and `columns`,
-            `compression` (zstd unless given), `hashes`, `size_limit`; `exist_ok=True` replaces a data set.
+            `compression` (zstd unless given), `hashes`, `size_limit`; `exist_ok=True` replaces a data set;
+            `storage_options` are those of the store.
         udf_iterable: from a pandas DataFrame (a part of a partition) to an iterable of samples; needs
             `mds_kwargs["columns"]`, the encodings of the samples' values.
         udf_kwargs: keyword arguments for `udf_iterable`.
@@ -69,7 +70,7 @@ def dataframe_to_mds(
         if missing:
             raise ValueError(f"dataframe_to_mds: no column {missing} in the DataFrame; it has {dataframe.columns}")
         dataframe = dataframe.select(*[f"`{name.replace('`', '``')}`" for name in columns])
-    if not kwargs.get("exist_ok") and is_there(path):
+    if not kwargs.get("exist_ok") and is_there(path, kwargs.get("storage_options") or {}):
         raise FileExistsError(
             f"dataframe_to_mds: there is an MDS data set at {path} already; choose another `out`, or replace it with "
             "mds_kwargs exist_ok=True"
@@ -105,7 +106,7 @@ def _options(kwargs: dict[str, Any]) -> dict[str, str]:
         options["hashes"] = hashes if isinstance(hashes, str) else json.dumps(list(hashes))
     if "size_limit" in kwargs:
         options["size_limit"] = str(kwargs["size_limit"])
-    return options
+    return {**options, **{STORAGE + name: value for name, value in (kwargs.get("storage_options") or {}).items()}}
 
 
 def _encoded_samples(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql.types import StructType
@@ -24,6 +25,9 @@ NO_TABLES = (
 SAVE_MODE = "__mds_save_mode"
 FOREIGN_SCHEMA = "__mds_foreign_schema"
 
+# What begins so is an option of the path's store. Spark makes all names lower-case.
+STORAGE = "storage."
+
 WRITE_OPTIONS = ("path", "compression", "hashes", "size_limit", "columns", "nulls", SAVE_MODE, FOREIGN_SCHEMA)
 READ_OPTIONS = ("path", "validate_hash")
 
@@ -41,6 +45,8 @@ class WriteOptions:
     drop_nulls: bool
     save_mode: str
     foreign_schema: bool
+    # The store's options, which may be secrets: they are in no text.
+    storage: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 def write_options(options: dict[str, str], schema: StructType, overwrite: bool) -> WriteOptions:
@@ -50,7 +56,8 @@ def write_options(options: dict[str, str], schema: StructType, overwrite: bool) 
         ValueError: all that is wrong, in one error.
     """
     mistakes = _unknown(options, WRITE_OPTIONS)
-    path = _path(options, mistakes)
+    storage = storage_options(options)
+    path = _path(options, storage, mistakes)
     foreign = FOREIGN_SCHEMA in options
     columns = _columns(options.get("columns"), schema, foreign, mistakes)
     compression: str | None = options.get("compression", "none").lower()
@@ -68,7 +75,7 @@ def write_options(options: dict[str, str], schema: StructType, overwrite: bool) 
     if mistakes or layout is None:
         raise ValueError(_all(mistakes, "write"))
     mode = "overwrite" if overwrite else options.get(SAVE_MODE, "append")
-    return WriteOptions(path, layout, nulls == "drop", mode, foreign)
+    return WriteOptions(path, layout, nulls == "drop", mode, foreign, storage)
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,7 @@ class ReadOptions:
 
     path: str
     validate_hash: str | None
+    storage: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 def read_options(options: dict[str, str]) -> ReadOptions:
@@ -93,7 +101,8 @@ def read_options(options: dict[str, str]) -> ReadOptions:
     if "provider" in options:  # Spark creates a table, and adds what its catalog knows
         raise ValueError(f"can't make an MDS table. {NO_TABLES}")
     mistakes = _unknown(options, READ_OPTIONS)
-    path = _path(options, mistakes)
+    storage = storage_options(options)
+    path = _path(options, storage, mistakes)
     validate_hash = options.get("validate_hash")
     if validate_hash is not None:
         try:
@@ -102,7 +111,7 @@ def read_options(options: dict[str, str]) -> ReadOptions:
             mistakes.append(f"option validate_hash: {error}")
     if mistakes:
         raise ValueError(_all(mistakes, "read"))
-    return ReadOptions(path, validate_hash)
+    return ReadOptions(path, validate_hash, storage)
 
 
 def _all(mistakes: list[str], what: str) -> str:
@@ -110,19 +119,29 @@ def _all(mistakes: list[str], what: str) -> str:
     return f"can't {what} MDS; {len(mistakes)} mistake{'s' * (len(mistakes) > 1)}:{lines}"
 
 
+def storage_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Give the options of the path's store, by the names that they have there."""
+    found = {name.lower(): value for name, value in options.items()}
+    return {name.removeprefix(STORAGE): value for name, value in found.items() if name.startswith(STORAGE)}
+
+
 def _unknown(options: dict[str, str], known: tuple[str, ...]) -> list[str]:
     public = [name for name in known if not name.startswith("__")]
-    return [f"unknown option {name!r}; expected {', '.join(public)}" for name in sorted(options) if name not in known]
+    return [
+        f"unknown option {name!r}; expected {', '.join(public)}, or {STORAGE}NAME for one of the path's store"
+        for name in sorted(options)
+        if name not in known and not name.lower().startswith(STORAGE)
+    ]
 
 
-def _path(options: dict[str, str], mistakes: list[str]) -> str:
+def _path(options: dict[str, str], storage: dict[str, str], mistakes: list[str]) -> str:
     path = options.get("path", "")
     if not path:
         mistakes.append(f"the path is missing; expected save(path), load(path) or option path. {NO_TABLES}")
         return ""
     try:
-        return open_storage(path).root
-    except ValueError as error:
+        return open_storage(path, storage).root
+    except (ImportError, ValueError) as error:
         mistakes.append(str(error))
         return os.path.abspath(path)
 
@@ -161,14 +180,14 @@ def _columns(text: str | None, schema: StructType, encoded: bool, mistakes: list
         twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
         mistakes.append(f"columns of one name: {twice}; rename them")
     columns = {}
-    for field in schema.fields:
+    for column in schema.fields:
         try:
-            if field.name in chosen:
+            if column.name in chosen:
                 if not encoded:
-                    check_encoding(field.dataType, chosen[field.name])
-                columns[field.name] = chosen[field.name]
+                    check_encoding(column.dataType, chosen[column.name])
+                columns[column.name] = chosen[column.name]
             else:
-                columns[field.name] = default_encoding(field.dataType)
+                columns[column.name] = default_encoding(column.dataType)
         except ValueError as error:
-            mistakes.append(f"column {field.name!r}, {field.dataType.simpleString()}: {error}")
+            mistakes.append(f"column {column.name!r}, {column.dataType.simpleString()}: {error}")
     return columns

@@ -41,7 +41,7 @@ def infer_schema(options: ReadOptions) -> StructType:
         FileNotFoundError: there is no data set.
         FormatError: its index is broken, or its schema is not that of its columns.
     """
-    storage = open_storage(options.path)
+    storage = open_storage(options.path, options.storage)
     index = read_index(storage)
     schema = kept_schema(index, options.path)
     if schema is not None:
@@ -97,7 +97,7 @@ class MDSDataSourceReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType):
         self.options = options
         self.schema = schema
-        index = read_index(open_storage(options.path))
+        index = read_index(open_storage(options.path, options.storage))
         self._stored = _stored_names(schema.names, list(index.columns), options.path)
         self._shards = [shard for shard in index.shards if shard.samples]
         kept = kept_schema(index, options.path) or StructType()
@@ -121,7 +121,7 @@ class MDSDataSourceReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give the batches of a partition."""
         assert isinstance(partition, Shards)
-        storage = open_storage(self.options.path)
+        storage = open_storage(self.options.path, self.options.storage)
         for entry in partition.shards:
             shard = open_shard(storage, entry, self.options.validate_hash)
             step = max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * len(shard) // len(shard.data)))

@@ -7,25 +7,34 @@ source's writer, on the server, enforces it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import readwriter
+from pyspark.sql.utils import to_str
 
 from mds_core.index import INDEX
 from mds_core.storage import open_storage
-from mds_spark.options import NO_TABLES, SAVE_MODE
+from mds_spark.options import NO_TABLES, SAVE_MODE, STORAGE, storage_options
 from mds_spark.source import MDSDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Spark's setting for which options' values its plans do not show.
+_HIDDEN = "spark.sql.redaction.options.regex"
 
 _MODES = {"error": "errorifexists", "default": "errorifexists", "errorifexists": "errorifexists", "ignore": "ignore"}
 
 
 def register(spark: SparkSession) -> None:
     """Make `format("mds")` known to a session, classic or Connect, with all four save modes.
+
+    Spark's plans, of which writes' hold the options, do not show those of stores from then on.
 
     Calling it again does no harm. Other formats' writers stay as they are.
 
@@ -38,6 +47,7 @@ def register(spark: SparkSession) -> None:
     except AnalysisException as error:  # before Spark 4.1, if Spark has found it by itself
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+    _hide_storage_options(spark)
     _bring_save_modes(readwriter.DataFrameWriter)
     _refuse_tables(readwriter)
     if type(spark).__module__.startswith("pyspark.sql.connect"):
@@ -47,10 +57,30 @@ def register(spark: SparkSession) -> None:
         _refuse_tables(connect)
 
 
+def _hide_storage_options(spark: SparkSession) -> None:
+    pattern = f"(?i:^{re.escape(STORAGE)})"
+    # Some servers let nobody change this; there, Spark hides what is named a secret, password or token.
+    with contextlib.suppress(PySparkException):
+        before = spark.conf.get(_HIDDEN) or ""
+        if pattern not in before:
+            spark.conf.set(_HIDDEN, f"{before}|{pattern}" if before else pattern)
+
+
 def _bring_save_modes(writer: Any) -> None:
     if hasattr(writer, "_mds_save"):
         return
     plain_format, plain_mode, plain_save = writer.format, writer.mode, writer.save
+    plain_option, plain_options = writer.option, writer.options
+
+    @functools.wraps(plain_option)
+    def option(self: Any, key: str, value: Any) -> Any:
+        _keep(self, {key: value})
+        return plain_option(self, key, value)
+
+    @functools.wraps(plain_options)
+    def options(self: Any, **options: Any) -> Any:
+        _keep(self, options)
+        return plain_options(self, **options)
 
     @functools.wraps(plain_format)
     def format(self: Any, source: str) -> Any:
@@ -79,7 +109,8 @@ def _bring_save_modes(writer: Any) -> None:
         enforced = _MODES.get(wanted.lower())
         if enforced is None:
             return plain_save(self, path, format, mode, partitionBy, **{**options, SAVE_MODE: "append"})
-        if enforced == "ignore" and path is not None and is_there(path):
+        _keep(self, options)
+        if enforced == "ignore" and path is not None and is_there(path, getattr(self, "_mds_storage", {})):
             return None
         try:
             return plain_save(self, path, format, "append", partitionBy, **{**options, SAVE_MODE: enforced})
@@ -87,6 +118,14 @@ def _bring_save_modes(writer: Any) -> None:
             self.mode(wanted)
 
     writer.format, writer.mode, writer.save, writer._mds_save = format, mode, save, plain_save
+    writer.option, writer.options = option, options
+
+
+def _keep(writer: Any, options: Mapping[str, Any]) -> None:
+    """Keep the options of a writer that `is_there` needs: Spark does not give them back."""
+    found = storage_options({name: to_str(value) or "" for name, value in options.items() if value is not None})
+    if found:
+        writer._mds_storage = {**getattr(writer, "_mds_storage", {}), **found}
 
 
 def _refuse_tables(module: Any) -> None:
@@ -122,9 +161,9 @@ def _activate(spark: Any) -> None:
         spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
 
 
-def is_there(path: str) -> bool:
+def is_there(path: str, storage: Mapping[str, str]) -> bool:
     """Tell whether the client sees a data set at a path; where it doesn't, the server looks."""
     try:
-        return open_storage(path).read(INDEX) is not None
-    except (OSError, ValueError):
+        return open_storage(path, storage).read(INDEX) is not None
+    except (ImportError, OSError, ValueError):
         return False

@@ -66,7 +66,7 @@ class MDSDataSourceWriter(DataSourceArrowWriter):
         self.schema = schema
         self.write_id = uuid.uuid4().hex[:16]
         self.staging = f".mds-{self.write_id}"
-        storage = open_storage(options.path)
+        storage = open_storage(options.path, options.storage)
         existing = read_index(storage) if storage.read(INDEX) is not None else None
         self.ignored = existing is not None and options.save_mode == "ignore"
         if not self.ignored:
@@ -83,7 +83,7 @@ class MDSDataSourceWriter(DataSourceArrowWriter):
             for _ in iterator:
                 pass
             return message
-        storage = open_storage(self.options.path)
+        storage = open_storage(self.options.path, self.options.storage)
         shards = ShardWriter(storage, self.options.layout, (prefix + ".{:05d}.mds").format, self.staging)
         columns = _columns(self.schema, self.options.layout)
         nulls: Counter[str] = Counter()
@@ -141,7 +141,7 @@ class MDSDataSourceWriter(DataSourceArrowWriter):
         """Publish the index over all tasks' shards, in partition order; then clean up."""
         if self.ignored:
             return
-        storage = open_storage(self.options.path)
+        storage = open_storage(self.options.path, self.options.storage)
         tasks = [message for message in messages if isinstance(message, TaskShards)]
         if len(tasks) != len(messages):
             raise ValueError(f"{len(messages) - len(tasks)} of {len(messages)} tasks did not report; write again")
@@ -213,7 +213,7 @@ class MDSDataSourceWriter(DataSourceArrowWriter):
         """Delete what this write left behind; sibling tasks that still run fail at their next shard."""
         if not self.ignored:
             with contextlib.suppress(OSError, FormatError):
-                storage = open_storage(self.options.path)
+                storage = open_storage(self.options.path, self.options.storage)
                 # The commit may have published before it failed: then its shards stay.
                 data = storage.read(INDEX)
                 named = {s.stored.basename for s in read_index(storage).shards} if data is not None else set()

@@ -24,6 +24,7 @@ class CachedReader(MDSReader):
         fetching: how shards are fetched and kept.
         allow_unsafe_types: as `MDSReader` has it.
         columns: likewise.
+        storage_options: likewise.
 
     Raises:
         ValueError: the folder holds another data set; the limit is too small.
@@ -38,9 +39,14 @@ class CachedReader(MDSReader):
         *,
         allow_unsafe_types: bool = False,
         columns: Sequence[str] | None = None,
+        storage_options: dict[str, str] | None = None,
     ):
         super().__init__(
-            path, allow_unsafe_types=allow_unsafe_types, validate_hash=fetching.validate_hash, columns=columns
+            path,
+            allow_unsafe_types=allow_unsafe_types,
+            validate_hash=fetching.validate_hash,
+            columns=columns,
+            storage_options=storage_options,
         )
         self.cache = Cache(self, local, fetching)
         # How often a shard had been evicted when it was opened, and when it was last read.

@@ -91,6 +91,7 @@ class StreamingDataset(IterableDataset[Any]):
         local_world_size: how many of them share a node.
         device_mesh: the mesh whose dimensions are all of data parallelism, such as `mesh["dp"]`: its places are ranks.
         data_rank: a function from a rank to its data rank, from 0 without gaps; ranks of one data rank read the same.
+        storage_options: of the store, for streams that have none, such as `{"endpoint": "http://localhost:9000"}`.
 
     Raises:
         FileNotFoundError: there is no data set.
@@ -140,6 +141,7 @@ class StreamingDataset(IterableDataset[Any]):
         local_world_size: int | None = None,
         device_mesh: DeviceMesh | None = None,
         data_rank: Callable[[int], int] | None = None,
+        storage_options: dict[str, str] | None = None,
     ):
         wrong = []
         if bool(streams) == bool(remote or local):
@@ -216,7 +218,13 @@ class StreamingDataset(IterableDataset[Any]):
             self._world = self._find_world()
         fetching = Fetching(limit, keep_zip, validate_hash, download_retry, download_timeout)
         readers = [
-            stream.reader(split, fetching, allow_unsafe_types=allow_unsafe_types, columns=columns)
+            stream.reader(
+                split,
+                fetching,
+                allow_unsafe_types=allow_unsafe_types,
+                columns=columns,
+                storage_options=storage_options,
+            )
             for stream in self.streams
         ]
         # Streams of other columns can't share a batch that is read column by column.

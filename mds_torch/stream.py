@@ -87,16 +87,23 @@ class Stream:
         return _below(self.remote or self.local or "", self.split or split)
 
     def reader(
-        self, split: str | None, fetching: Fetching, *, allow_unsafe_types: bool, columns: Sequence[str] | None
+        self,
+        split: str | None,
+        fetching: Fetching,
+        *,
+        allow_unsafe_types: bool,
+        columns: Sequence[str] | None,
+        storage_options: dict[str, str] | None,
     ) -> MDSReader:
-        """Open the data set; what the stream does not say of fetching is as given."""
+        """Open the data set; what the stream does not say is as given."""
         own: dict[str, Any] = {
             "validate_hash": self.validate_hash, "retry": self.download_retry, "timeout": self.download_timeout,
             "keep_zip": self.keep_zip,
         }  # fmt: skip
         fetching = replace(fetching, **{name: value for name, value in own.items() if value is not None})
+        options = self.storage_options if self.storage_options is not None else storage_options
         path = self.folder(split)
-        storage = open_storage(path, self.storage_options)
+        storage = open_storage(path, options)
         local = _below(self.local, self.split or split) if self.remote and self.local else None
         if isinstance(storage, LocalStorage):
             if local is None or os.path.realpath(local) == os.path.realpath(storage.root):
@@ -108,7 +115,14 @@ class Stream:
         assert local is not None
         self.cache_folder = local
         log.info("%s is fetched to %s", storage.root, local)
-        return CachedReader(path, local, fetching, allow_unsafe_types=allow_unsafe_types, columns=columns)
+        return CachedReader(
+            path,
+            local,
+            fetching,
+            allow_unsafe_types=allow_unsafe_types,
+            columns=columns,
+            storage_options=options,
+        )
 
     @property
     def proportion(self) -> float | None:

@@ -21,7 +21,7 @@ class Storage(Protocol):
     """A data set's folder. Names are relative to it, with `/` between folders."""
 
     root: str
-    # Whether of replacements in the same instant one alone takes place.
+    # Whether `replace` is one step: of two at once, one gives False. Else it looks first, and writes then.
     atomic_replace: bool
 
     def describe(self, name: str) -> str:
@@ -72,6 +72,7 @@ class Storage(Protocol):
 # fits counts.
 _BACKENDS = {
     "s3://": ("s3", "S3Storage", "s3"),
+    "oci://": ("oci", "OCIStorage", "s3"),
     "dbfs:/Volumes/": ("databricks", "VolumeStorage", "databricks"),
     "dbfs:/": ("databricks", "DbfsStorage", "databricks"),
 }
@@ -88,30 +89,29 @@ def open_storage(path: str | os.PathLike[str], options: Mapping[str, str] | None
         options: of the store, by name, instead of what the environment says: `endpoint`, `profile`, …
 
     Raises:
-        ModuleNotFoundError: the store's library is not installed.
+        ImportError: the store's library is not installed.
         ValueError: the path's scheme has no backend, or the store no such option.
     """
     path = os.fspath(path)
     options = dict(options or {})
     spelled = re.sub("^dbfs:/+", "dbfs:/", path.lower())
     prefix = next((prefix for prefix in _BACKENDS if spelled.startswith(prefix.lower())), None)
-    if prefix is not None:
-        module, kind, extra = _BACKENDS[prefix]
+    if prefix is not None or ("://" in path and not spelled.startswith("file://")):
+        # A scheme that is not here is one of fsspec's, if it is any.
+        module, kind, extra = _BACKENDS.get(prefix or "", ("filesystem", "FilesystemStorage", "fsspec"))
         try:
             backend = getattr(importlib.import_module(f"mds_core.storage.{module}"), kind)
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(f"{path} needs a library: pip install 'mds-spark[{extra}]' ({error})") from None
+            ours = "" if prefix else f" where it is none of {', '.join(_BACKENDS)}"
+            raise ModuleNotFoundError(
+                f"{path} needs a library{ours}: pip install 'mds-spark[{extra}]' ({error})"
+            ) from None
         _check_options(path, options, backend.OPTIONS)
         storage: Storage = backend(path, options)
         return storage
     _check_options(path, options, ())
     if path.startswith("file:/"):
         return LocalStorage(_folder_of(path))
-    if "://" in path:
-        raise ValueError(
-            f"no storage backend for {path!r}; expected a folder on a disk or a mounted file system, file://FOLDER, "
-            f"or a path of {', '.join(_BACKENDS)}"
-        )
     # A drive of Windows has one letter; a folder of such a name can be made, but hardly on purpose.
     if re.match(r"[a-z][a-z0-9+.-]+:/", path, re.IGNORECASE) and not os.path.isdir(path):
         raise ValueError(
@@ -121,12 +121,11 @@ def open_storage(path: str | os.PathLike[str], options: Mapping[str, str] | None
     return LocalStorage(path)
 
 
-def _check_options(path: str, options: Mapping[str, str], known: tuple[str, ...]) -> None:
-    unknown = sorted(set(options) - set(known))
+def _check_options(path: str, options: Mapping[str, str], known: tuple[str, ...] | None) -> None:
+    unknown = [] if known is None else sorted(set(options) - set(known))
     if unknown:
-        raise ValueError(
-            f"{path}: no storage option {', '.join(unknown)}; expected {', '.join(known) or 'none for a folder'}"
-        )
+        expected = ", ".join(known or ()) or "none for a folder"
+        raise ValueError(f"{path}: no storage option {', '.join(unknown)}; expected {expected}")
 
 
 def _folder_of(url: str) -> str:

@@ -33,18 +33,18 @@ _clients: dict[tuple[Any, ...], Any] = {}
 _lock = threading.Lock()
 
 
-def client_of(make: Callable[..., Any], options: Options, *others: Any) -> Any:
+def client_of(make: Callable[..., Any], arguments: tuple[Any, ...], *others: Any) -> Any:
     """Give this process's client of a store, made when it is first asked for: connections do not survive a fork.
 
     Args:
-        make: what makes it of the options.
-        options: of the store.
+        make: what makes it.
+        arguments: what it is made of.
         *others: what it also depends on: if that changes, there is another client.
     """
-    key = (os.getpid(), make, options, *others)
+    key = (os.getpid(), make, arguments, *others)
     with _lock:
         if key not in _clients:
-            _clients[key] = make(options)
+            _clients[key] = make(*arguments)
         return _clients[key]
 
 
@@ -69,15 +69,14 @@ class RemoteStorage:
     `delete`; all calls of its library stand in a `with self._errors(...)`.
     """
 
-    # Names of the options that there are.
-    OPTIONS: tuple[str, ...] = ()
+    # Names of the options that there are; None: it takes any.
+    OPTIONS: tuple[str, ...] | None = ()
     # Where its users keep credentials, as an advice.
     HELP = ""
     # How the names of variables begin that its library reads: who sets one in a notebook gets another client.
     ENVIRONMENT: tuple[str, ...] = ()
     # What its library raises.
     ERRORS: tuple[type[Exception], ...] = ()
-    # Whether of replacements in the same instant one alone takes place.
     atomic_replace = True
 
     def __init__(self, root: str, prefix: str, options: Mapping[str, str]):
@@ -100,7 +99,7 @@ class RemoteStorage:
         variables = tuple(
             sorted((name, value) for name, value in os.environ.items() if name.startswith(self.ENVIRONMENT))
         )
-        return client_of(make, self._options, variables)
+        return client_of(make, (self._options,), variables)
 
     def _status(self, error: Exception) -> int | None:
         """Give the HTTP status of an error, 401 for credentials that are not there; None: there was no answer."""

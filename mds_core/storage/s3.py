@@ -55,6 +55,8 @@ class S3Storage(RemoteStorage):
     )
     ENVIRONMENT = ("AWS_", "S3_ENDPOINT_URL")
     ERRORS = (BotoCoreError, ClientError)
+    # The call that lists.
+    _LIST = "list_objects_v2"
 
     def __init__(self, root: str, options: Mapping[str, str]):
         parts = urlsplit(root, allow_fragments=False)
@@ -102,9 +104,7 @@ class S3Storage(RemoteStorage):
         """List the names of all files, at any depth."""
         prefix = f"{self._prefix}/" if self._prefix else ""
         with self._errors("list", ""):
-            pages = self._client.get_paginator("list_objects_v2").paginate(
-                Bucket=self._bucket, Prefix=prefix, **self._payer
-            )
+            pages = self._client.get_paginator(self._LIST).paginate(Bucket=self._bucket, Prefix=prefix, **self._payer)
             return [entry["Key"][len(prefix) :] for page in pages for entry in page.get("Contents", [])]
 
     def _create(self, name: str, body: Parts) -> None:

@@ -1,11 +1,15 @@
 """Object stores for the tests: real servers, over HTTP."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import boto3
+import fsspec
+from fsspec.implementations.arrow import ArrowFSWrapper
 from moto.server import ThreadedMotoServer
+from pyarrow.fs import LocalFileSystem
 
 from tests.mds_core.storage import databricks_server
 
@@ -69,6 +73,36 @@ def dbfs() -> Iterator[str]:
         yield "dbfs:///mnt/a-folder"
 
 
+@contextmanager
+def oci() -> Iterator[str]:
+    """Run an S3 server as OCI's, and give the path of a bucket of it."""
+    with s3_server("a-bucket") as environment, environment_of(environment):
+        yield "oci://a-bucket@a-namespace"
+
+
+@contextmanager
+def memory() -> Iterator[str]:
+    """Give a path of fsspec's file system in memory, which is this process's own."""
+    yield "memory://storage"
+
+
+class Arrow(ArrowFSWrapper):
+    """A file system of Arrow's, as fsspec hands it on: what runs for `hdfs://`, on a disk."""
+
+    protocol = "arrow"
+
+    def __init__(self, **options: object):
+        super().__init__(LocalFileSystem(), **options)
+
+
+@contextmanager
+def arrow() -> Iterator[str]:
+    """Give a path of a folder, as one of a file system of Arrow's."""
+    fsspec.register_implementation("arrow", Arrow, clobber=True)
+    with tempfile.TemporaryDirectory() as folder:
+        yield f"arrow://{folder}"
+
+
 # What the tests of every store run on: a server that is up while the context lasts, with the environment that clients
 # need; it gives the path of a bucket, a container, a volume.
-STORES = {"s3": s3, "volumes": volumes, "dbfs": dbfs}
+STORES = {"s3": s3, "oci": oci, "volumes": volumes, "dbfs": dbfs, "memory": memory, "arrow": arrow}
