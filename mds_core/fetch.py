@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import random
 import time
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -13,6 +12,7 @@ from mds_core.errors import FormatError
 from mds_core.hashing import digest
 from mds_core.index import File
 from mds_core.storage import Storage
+from mds_core.storage.remote import pause_after
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -66,12 +66,12 @@ def fetch_file(
         except (FormatError, OSError) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):  # the disk is full
                 raise
-            pause = random.uniform(0.5, 1) * min(5.0, 0.2 * 2**attempt)
+            pause = pause_after(attempt)
             if attempt == retry or time.monotonic() + pause > deadline:
                 took = time.monotonic() - began
                 kind = FormatError if isinstance(error, FormatError) else OSError
                 raise kind(
-                    f"shard {path}: no luck in {attempt + 1} tries and {took:.1f} s; the last: {error}"
+                    f"shard {path}: could not be fetched in {attempt + 1} tries and {took:.1f} s; the last: {error}"
                 ) from error
             time.sleep(pause)
 

@@ -116,7 +116,8 @@ class ShardReader:
             return self._number_getter()
         decoders = [encoding.decode if i in self.columns else None for i, encoding in enumerate(self.encodings)]
         columns = list(zip(self.layout.column_names, self.layout.column_sizes, decoders, strict=True))
-        view, offsets, header = self.view, self.offsets, 4 * self.variable
+        # Not `self`: what is in no cycle is unmapped at once when it is dropped, and its disk space is free.
+        view, offsets, header, where = self.view, self.offsets, 4 * self.variable, self.where
         from_bytes = int.from_bytes
 
         def sample(row: int) -> dict[str, Any]:
@@ -134,11 +135,12 @@ class ShardReader:
                     try:
                         values[name] = decode(view[position:stop])
                     except FormatError as error:
-                        raise FormatError(f"{self.where}: sample {row}, column {name!r}: {error}") from None
+                        raise FormatError(f"{where}: sample {row}, column {name!r}: {error}") from None
                 position = stop
             if position != end or stop != end:
-                raise self._fail(
-                    f"sizes of sample {row}", f"values that add up to {end - start} bytes", position - start
+                raise FormatError(
+                    f"{where}: sizes of sample {row}: expected values that add up to {end - start} bytes, found "
+                    f"{position - start}"
                 )
             return values
 

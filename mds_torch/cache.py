@@ -40,6 +40,8 @@ _AHEAD = 600
 # Who needs room and finds all shards in use evicts some of those after so many seconds: their readers still have them
 # mapped, and fetch them again. Readers that wait for each other would wait for ever.
 _GRACE = 0.5
+# How long to wait for room on a full disk: other processes may be about to let go of theirs.
+_FULL = 2.0
 
 
 @dataclass(frozen=True)
@@ -239,17 +241,8 @@ class Cache:
             if not self._reserve(number, let_go):
                 return None
             try:
-                return self._fetch(shard), int(books.evicted[number])
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                if not self._free(self._room_of(shard)):
-                    raise OSError(
-                        error.errno,
-                        f"no space left for {self.storage.describe(shard.stored.basename)}, {self._room_of(shard)} "
-                        f"bytes, in {self.folder}; give a cache_limit, or a local on a larger disk",
-                    ) from error
-                return self._fetch(shard), int(books.evicted[number])
+                data = self._fetch_on_full_disk(shard, let_go)
+                return None if data is None else (data, int(books.evicted[number]))
             finally:
                 if books.fetching[number]:
                     if os.path.exists(self._path(shard.raw_data.basename)):
@@ -257,6 +250,29 @@ class Cache:
                         books.fetching[number] = 0
                     else:
                         self._forget(number)
+
+    def _fetch_on_full_disk(self, shard: Shard, let_go: Callable[[], None] | None) -> Buffer | None:
+        """Fetch a shard; if the disk is full, evict what nobody reads; None if it was to be fetched ahead only."""
+        deadline = time.monotonic() + _FULL
+        while True:
+            try:
+                return self._fetch(shard)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                for path in self._files(shard):
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(path)
+                if let_go is None:
+                    return None
+                let_go()
+                if not self._free(self._room_of(shard)) and time.monotonic() > deadline:
+                    raise OSError(
+                        error.errno,
+                        f"no space left for {self.storage.describe(shard.stored.basename)}, {self._room_of(shard)} "
+                        f"bytes, in {self.folder}; give a cache_limit, or a local on a larger disk",
+                    ) from error
+                time.sleep(0.02)
 
     def _fetch(self, shard: Shard) -> Buffer:
         options, raw = self.fetching, shard.raw_data

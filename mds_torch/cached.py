@@ -112,6 +112,7 @@ class CachedReader(MDSReader):
         """Close all shards: they may be evicted."""
         for number in list(self._read_at):
             self._close(number)
+        self._open.clear()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_evicted": {}, "_read_at": {}}

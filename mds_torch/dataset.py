@@ -21,6 +21,7 @@ from mds_torch.order.permutations import Positions
 from mds_torch.order.plan import Plan
 from mds_torch.order.sampling import check_weights
 from mds_torch.order.shuffles import SHUFFLES
+from mds_torch.quarantine import Quarantine
 from mds_torch.state import Epoch, Epochs, Progress, from_state, to_state
 from mds_torch.stream import JoinedReader, Stream
 from mds_torch.world import World, data_world, find_worker, find_world, mesh_world
@@ -91,6 +92,9 @@ class StreamingDataset(IterableDataset[Any]):
         local_world_size: how many of them share a node.
         device_mesh: the mesh whose dimensions are all of data parallelism, such as `mesh["dp"]`: its places are ranks.
         data_rank: a function from a rank to its data rank, from 0 without gaps; ranks of one data rank read the same.
+        on_error: what to do with a shard that can't be read, after all tries: "raise", or "quarantine": log it, and
+            read samples of the next shard instead, on all ranks alike (`dataset.quarantined` tells them). Not with a
+            filter.
         storage_options: of the store, for streams that have none, such as `{"endpoint": "http://localhost:9000"}`.
 
     Raises:
@@ -142,6 +146,7 @@ class StreamingDataset(IterableDataset[Any]):
         device_mesh: DeviceMesh | None = None,
         data_rank: Callable[[int], int] | None = None,
         storage_options: dict[str, str] | None = None,
+        on_error: str = "raise",
     ):
         wrong = []
         if bool(streams) == bool(remote or local):
@@ -179,9 +184,12 @@ class StreamingDataset(IterableDataset[Any]):
             ("sampling_method", sampling_method, ("balanced", "fixed")),
             ("partition_algo", partition_algo, ("relaxed", "orig")),
             ("stream_name", stream_name, ("stream",)),
+            ("on_error", on_error, ("raise", "quarantine")),
         ):
             if text not in known:
                 wrong.append(f"{name}: expected one of {', '.join(known)}, found {text!r}")
+        if on_error == "quarantine" and filter is not None:
+            wrong.append("on_error: expected raise where there is a filter, which is asked for whole shards")
         if data_rank is not None and replication is not None:
             wrong.append("expected data_rank or replication, found both")
         if device_mesh is not None and (rank is not None or world_size is not None):
@@ -230,6 +238,7 @@ class StreamingDataset(IterableDataset[Any]):
         # Streams of other columns can't share a batch that is read column by column.
         self.is_uniform = all(list(reader.columns.items()) == list(readers[0].columns.items()) for reader in readers)
         self.reader = JoinedReader(readers)
+        self._quarantine = Quarantine(self.reader) if on_error == "quarantine" else None
         self._stream_shards = [len(reader.shards) for reader in readers]
         self._epochs = Epochs(Epoch(0, 0, num_canonical_nodes or 0, shuffle_seed))
         self.progress: Progress | None = None
@@ -425,8 +434,15 @@ class StreamingDataset(IterableDataset[Any]):
         progress.current, progress.finished = None, True
 
     def ahead(self, turns: Iterator[Positions]) -> Iterator[Positions]:
-        """Give ids of samples as they are given; what they need is fetched ahead."""
-        return read_ahead(turns, self.reader, self.predownload) if self.reader.is_cached else turns
+        """Give ids of samples as they are given, but for those in quarantine; what they need is fetched ahead."""
+        if self.reader.is_cached:
+            turns = read_ahead(turns, self.reader, self.predownload)
+        return turns if self._quarantine is None else map(self._quarantine.readable, turns)
+
+    @property
+    def quarantined(self) -> dict[str, range]:
+        """With `on_error="quarantine"`, the path of each shard that could not be read, and the ids of its samples."""
+        return {} if self._quarantine is None else self._quarantine.shards
 
     def rows_at_once(self, size: int) -> int:
         """Give how many samples to read together that have about so many bytes."""

@@ -191,6 +191,17 @@ class JoinedReader(MDSReader):
         reader = int(np.searchsorted(self.first_shards, number, side="right")) - 1
         return self._readers[reader], number - self.first_shards[reader]
 
+    def path_of(self, number: int) -> str:
+        """Give a shard's path, for messages."""
+        reader, number = self._of(number)
+        return reader.storage.describe(reader.shards[number].stored.basename)
+
+    def stream_of(self, number: int) -> tuple[int, int]:
+        """Give the first shard, and the one after the last, of the data set that a shard belongs to."""
+        reader = int(np.searchsorted(self.first_shards, number, side="right")) - 1
+        first: int = self.first_shards[reader]
+        return first, self.first_shards[reader + 1]
+
     def sample_by_range(self, number: int, row: int) -> dict[str, Any] | None:
         """Read one sample of a shard in a store without fetching the shard; None where that is no use."""
         reader, number = self._of(number)

@@ -22,15 +22,14 @@ from databricks.sdk.core import Config
 from requests.adapters import HTTPAdapter
 
 from mds_core.storage.info import Info
-from mds_core.storage.remote import ATTEMPTS, CHANGED, CHUNK, STALL, Parts, RemoteStorage, back_off
+from mds_core.storage.remote import ATTEMPTS, BUSY, CHANGED, CHUNK, STALL, Parts, RemoteStorage, pause_after
 
 # How long to wait for a connection, and for the answer to what may take a server long: a large upload, a long listing.
 _CONNECT, _ANSWER = 10.0, 120.0
 # DBFS reads and appends at most so many bytes at once.
 _BLOCK = 1 << 20
 # What may pass: no answer, and answers of a server that is busy.
-_BUSY = (429, 500, 502, 503, 504)
-_PASSING = (None, *_BUSY)
+_PASSING = (None, *BUSY)
 # The longest pause that a server may ask for.
 _PATIENCE = 30.0
 # What the DBFS API answers with 400, or with 404 as the rest.
@@ -113,7 +112,7 @@ def _failure_of(answer: requests.Response) -> Failure:
     return Failure(
         status,
         " ".join(filter(None, [str(answer.status_code), code or answer.reason, text])),
-        float(wait) if wait.isdecimal() else 0,
+        min(float(wait), _PATIENCE) if wait.isdecimal() else 0,
     )
 
 
@@ -145,9 +144,6 @@ class _DatabricksStorage(RemoteStorage):
     def _status(self, error: Exception) -> int | None:
         return error.status if isinstance(error, Failure) else None
 
-    def _passes(self, error: Exception, answered: bool) -> bool:
-        return isinstance(error, Failure) and error.status in _PASSING and error.attempts < ATTEMPTS
-
     def _ask(
         self,
         method: str,
@@ -156,11 +152,7 @@ class _DatabricksStorage(RemoteStorage):
         passing: tuple[int | None, ...] = _PASSING,
         **rest: Any,
     ) -> requests.Response:
-        """Send a request, again while its failure may pass.
-
-        `_stream` waits so for a busy server, since the Files API limits the rate of requests; but not for one that
-        does not answer: a fetch is tried once.
-        """
+        """Send a request, again while its failure may pass."""
         for attempt in range(ATTEMPTS):
             if body is not None:
                 body.seek(0)
@@ -169,11 +161,8 @@ class _DatabricksStorage(RemoteStorage):
                 return self._workspace.ask(method, path, **rest)
             except Failure as error:
                 error.attempts = attempt + 1
-                if error.attempts == ATTEMPTS or error.status not in passing:
+                if not self._repeats(error, passing, attempt, None):
                     raise
-                wait = min(error.wait, rest.get("timeout", _PATIENCE))
-            time.sleep(wait)
-            back_off(attempt)
         raise AssertionError  # the last attempt returns or raises
 
     def _holds(self, name: str, body: Parts, error: Failure) -> bool:
@@ -239,7 +228,7 @@ class VolumeStorage(_DatabricksStorage):
 
     def _stream(self, name: str, start: int, stop: int | None, timeout: float) -> tuple[Iterable[bytes], str]:
         some = {} if stop is None else {"Range": f"bytes={start}-{stop - 1}"}
-        answer = self._ask("GET", self._file(name), passing=_BUSY, timeout=timeout, headers=some, stream=True)
+        answer = self._ask("GET", self._file(name), passing=(), timeout=timeout, headers=some, stream=True)
         if answer.status_code == 206:
             total = _header(answer, "Content-Range").rpartition("/")[2]
             return _body(answer, 0, None), _version(answer, total)
@@ -310,8 +299,8 @@ class DbfsStorage(_DatabricksStorage):
         return _json(self._ask("POST", f"/api/2.0/dbfs/{action}", json=body))
 
     def _query(self, action: str, timeout: float | None = None, **query: str) -> Any:
-        """Ask for something; with a time-out, as a part of `_stream`."""
-        passing = _PASSING if timeout is None else _BUSY
+        """Ask for something; with a time-out, as a part of `_stream`, once."""
+        passing = _PASSING if timeout is None else ()
         url = f"/api/2.0/dbfs/{action}"
         return _json(self._ask("GET", url, passing=passing, timeout=timeout or STALL, params=query))
 
@@ -385,7 +374,7 @@ class DbfsStorage(_DatabricksStorage):
             size = self._look(path).size
             if size == body.size:
                 return
-            back_off(attempt)
+            time.sleep(pause_after(attempt))
         raise Failure(None, f"sent {body.size} bytes, but {size} are kept")
 
     def _write(self, name: str, body: Parts, overwrite: bool) -> None:

@@ -23,6 +23,8 @@ ATTEMPTS = 5
 STALL = 20.0
 # Pieces in which a file is fetched.
 CHUNK = 1 << 20
+# What it answers when it has too much to do.
+BUSY = (429, 500, 502, 503, 504)
 # What a store answers when a condition of a write does not hold.
 CHANGED = (409, 412)
 
@@ -105,12 +107,17 @@ class RemoteStorage:
         """Give the HTTP status of an error, 401 for credentials that are not there; None: there was no answer."""
         raise NotImplementedError
 
-    def _passes(self, error: Exception, answered: bool) -> bool:
-        """Tell whether to read again after an error: not before an answer, as the library has asked again already."""
-        return answered
+    def _repeats(self, error: Exception, passing: tuple[int | None, ...], attempt: int, deadline: float | None) -> bool:
+        """Wait, if what failed is to be tried again, and tell whether it is."""
+        pause = max(pause_after(attempt), getattr(error, "wait", 0.0))  # some servers say how long to wait
+        late = deadline is not None and time.monotonic() + pause > deadline
+        if late or attempt == ATTEMPTS - 1 or self._status(error) not in passing:
+            return False
+        time.sleep(pause)
+        return True
 
     def _stream(self, name: str, start: int, stop: int | None, timeout: float) -> tuple[Iterable[bytes], str]:
-        """Ask for a file's bytes from start to stop, or to its end; give them piece by piece, and its version.
+        """Ask, once, for a file's bytes from start to stop, or to its end; give them piece by piece, and its version.
 
         A server that sends nothing for `timeout` seconds has stalled.
         """
@@ -146,24 +153,20 @@ class RemoteStorage:
 
     def _get(self, name: str, start: int, stop: int | None) -> tuple[bytes, str] | None:
         """Read bytes and version; None if there is no file. A body that breaks off is asked for again."""
-        try:
+        with suppress(FileNotFoundError), self._errors("read", name):
             for attempt in range(ATTEMPTS):
-                answered = False
-                with self._errors("read", name):
-                    try:
-                        chunks, version = self._stream(name, start, stop, STALL)
-                        answered = True
-                        return b"".join(chunks), version
-                    except self.ERRORS as error:
-                        if attempt == ATTEMPTS - 1 or not self._passes(error, answered):
-                            raise
-                back_off(attempt)
-        except FileNotFoundError:
-            pass
+                try:
+                    chunks, version = self._stream(name, start, stop, STALL)
+                    return b"".join(chunks), version
+                except self.ERRORS as error:
+                    if not self._repeats(error, (None, *BUSY), attempt, None):
+                        raise
         return None
 
     def fetch(self, name: str, file: BinaryIO, deadline: float | None = None) -> None:
         """Write all of a file's bytes to an open one; once, so that who calls it may try again.
+
+        What a busy server refuses is asked for again.
 
         Raises:
             FileNotFoundError: there is none.
@@ -171,8 +174,14 @@ class RemoteStorage:
             OSError: it could not be read.
         """
         with self._errors("read", name):
-            self._check_time(name, file, deadline)
-            chunks, _ = self._stream(name, 0, None, seconds_left(deadline))
+            for attempt in range(ATTEMPTS):
+                self._check_time(name, file, deadline)
+                try:
+                    chunks, _ = self._stream(name, 0, None, seconds_left(deadline))
+                    break
+                except self.ERRORS as error:
+                    if not self._repeats(error, BUSY, attempt, deadline):
+                        raise
             for chunk in chunks:
                 file.write(chunk)
                 self._check_time(name, file, deadline)
@@ -237,9 +246,9 @@ class RemoteStorage:
             raise OSError(f"{path}: could not {what} it{made}: {error}") from error
 
 
-def back_off(attempt: int) -> None:
-    """Wait before an attempt is repeated: up to 0.2, 0.4, 0.8 … seconds, but at most 5."""
-    time.sleep(random.uniform(0.5, 1) * min(5.0, 0.2 * 2**attempt))
+def pause_after(attempt: int) -> float:
+    """Give how long to wait before an attempt is repeated: up to 0.2, 0.4, 0.8 … seconds, but at most 5."""
+    return random.uniform(0.5, 1) * min(5.0, 0.2 * float(2**attempt))
 
 
 def seconds_left(deadline: float | None) -> float:

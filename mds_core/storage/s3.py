@@ -16,7 +16,7 @@ from mds_core.storage.info import Info
 from mds_core.storage.remote import ATTEMPTS, CHANGED, CHUNK, STALL, Options, Parts, RemoteStorage
 
 
-def _make_client(options: Options) -> Any:
+def _make_client(options: Options, attempts: int = ATTEMPTS) -> Any:
     given = dict(options)
     session = boto3.session.Session(profile_name=given.get("profile"))
     keys = {name: given[name] for name in ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
@@ -29,7 +29,7 @@ def _make_client(options: Options) -> Any:
         endpoint_url=given.get("endpoint") or os.environ.get("S3_ENDPOINT_URL") or None,
         config=Config(
             # boto3 tries again what may pass, with back-off and jitter.
-            retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+            retries={"mode": "standard", "total_max_attempts": attempts},
             connect_timeout=10,
             read_timeout=STALL,
             max_pool_connections=64,
@@ -40,6 +40,10 @@ def _make_client(options: Options) -> Any:
         ),
         **keys,
     )
+
+
+def _make_stream_client(options: Options) -> Any:
+    return _make_client(options, attempts=1)
 
 
 class S3Storage(RemoteStorage):
@@ -85,7 +89,7 @@ class S3Storage(RemoteStorage):
 
     def _stream(self, name: str, start: int, stop: int | None, timeout: float) -> tuple[Iterable[bytes], str]:
         some = {} if stop is None else {"Range": f"bytes={start}-{stop - 1}"}
-        answer = self._client.get_object(**self._object(name), **some)
+        answer = self._client_of(_make_stream_client).get_object(**self._object(name), **some)
         answer["Body"].set_socket_timeout(timeout)
         return answer["Body"].iter_chunks(CHUNK), _version(answer)
 

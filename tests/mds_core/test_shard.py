@@ -1,7 +1,9 @@
 """A shard's bytes: what is refused when it is opened or read."""
 
+import gc
 import json
 import struct
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mds_core import FormatError
+from mds_core import FormatError, MDSReader, MDSWriter
 from mds_core.columnar import decode_columns
 from mds_core.compression import decompress
 from mds_core.encodings import get_encoding
@@ -288,3 +290,22 @@ def test_a_shard_with_flipped_bytes_reads_or_is_a_format_error(
             with suppress(FormatError):
                 for array in decode_columns(shard, 0, len(shard), [column]).values():
                     array.validate(full=True)
+
+
+def test_a_shard_is_unmapped_at_once_when_it_is_dropped(tmp_path: Path) -> None:
+    """Evicting a shard from a cache must free its disk space, and collecting garbage may come late."""
+    columns = {"n": "int64", "s": "str"}
+    with MDSWriter(out=str(tmp_path / "text"), columns=columns) as writer:
+        writer.write({"n": 1, "s": "text"})
+    with MDSWriter(out=str(tmp_path / "numbers"), columns={"n": "int64"}) as writer:
+        writer.write({"n": 1})
+    gc.disable()
+    try:
+        for name in ("text", "numbers"):
+            reader = MDSReader(str(tmp_path / name))
+            assert reader[0]["n"] == 1
+            shard = weakref.ref(reader.open_shard(0))
+            del reader
+            assert shard() is None
+    finally:
+        gc.enable()
