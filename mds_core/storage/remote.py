@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,10 @@ STALL = 20.0
 CHUNK = 1 << 20
 # What a store answers when a condition of a write does not hold.
 CHANGED = (409, 412)
+# What may pass: None is a connection that broke.
+PASSING = (None, 408, 429, 500, 502, 503, 504)
+# Under this name a store keeps, beside a file, which write it is of.
+MARK = "mds_write"
 
 _clients: dict[tuple[Any, ...], Any] = {}
 _lock = threading.Lock()
@@ -61,8 +66,8 @@ class RemoteStorage:
         prefix: of the names in the store.
         options: of the store, by name; checked by `open_storage`.
 
-    A store's module gives the class attributes, and `_status`, `_stream`, `_create`, `info`, `list`, `replace` and
-    `delete`; all calls of its library stand in a `with self._errors(...)`.
+    A store's module gives the class attributes, and `_status`, `_stream`, `info`, `list`, `delete`, and either `_write`
+    and `_mark`, or `_create` and `replace`; all calls of its library stand in a `with self._errors(...)`.
     """
 
     # Names of the options that there are.
@@ -71,6 +76,13 @@ class RemoteStorage:
     HELP = ""
     # What its library raises.
     ERRORS: tuple[type[Exception], ...] = ()
+    # Statuses of what `_again` and reads ask for again; none where its library does that by itself.
+    PASSING: tuple[int | None, ...] = ()
+
+    @classmethod
+    def open(cls, root: str, options: Mapping[str, str]) -> RemoteStorage:
+        """Give the storage of a path; of another kind, where a store has several."""
+        return cls(root, options)  # type: ignore[call-arg]  # the backends' own arguments
 
     def __init__(self, root: str, prefix: str, options: Mapping[str, str]):
         self.root = root.rstrip("/")
@@ -100,10 +112,42 @@ class RemoteStorage:
 
     def _create(self, name: str, body: Parts) -> None:
         """Store a new file; an error of status 409 or 412 if there is one."""
+        self._store(name, body, None)
+
+    def _store(self, name: str, body: Parts, version: str | None) -> None:
+        mark = uuid.uuid4().hex
+        try:
+            self._write(name, body, version, mark)
+        except self.ERRORS as error:
+            # The answer to a first try may have been lost, and the next have found the file that it stored.
+            if self._status(error) not in CHANGED or self._mark(name) != mark:
+                raise
+
+    def _write(self, name: str, body: Parts, version: str | None, mark: str) -> None:
+        """Store a file with a mark, if it has this version (None: is not there); else an error of status 409 or 412."""
         raise NotImplementedError
+
+    def _mark(self, name: str) -> str | None:
+        """Give a file's mark."""
+        raise NotImplementedError
+
+    def _again(self, call: Callable[[], Any]) -> Any:
+        """Make a request, and again with growing pauses while it fails with what may pass."""
+        for attempt in range(ATTEMPTS - 1):
+            try:
+                return call()
+            except self.ERRORS as error:
+                if self._status(error) not in self.PASSING:
+                    raise
+            back_off(attempt)
+        return call()
 
     def info(self, name: str) -> Info | None:
         """Give a file's size and version; None if there is none."""
+        raise NotImplementedError
+
+    def delete(self, name: str) -> None:
+        """Delete a file; it is no error if there is none."""
         raise NotImplementedError
 
     def read(self, name: str) -> bytes | None:
@@ -127,7 +171,7 @@ class RemoteStorage:
         try:
             for attempt in range(ATTEMPTS):
                 with self._errors("read", name):
-                    chunks, version = self._stream(name, start, stop, STALL)
+                    chunks, version = self._again(lambda: self._stream(name, start, stop, STALL))
                     try:
                         return b"".join(chunks), version
                     except self.ERRORS:
@@ -154,10 +198,13 @@ class RemoteStorage:
                     raise TimeoutError(f"{self.describe(name)}: out of time after {file.tell()} bytes")
 
     def put(self, name: str, parts: Sequence[Buffer], staging: str | None = None) -> None:
-        """Store a new file made of parts, visible only when it is whole. A store has no folders to stage it in.
+        """Store a new file made of parts, visible only when it is whole.
+
+        A store has no folders to stage it in: a file that stands for the folder says that there still is one.
 
         Raises:
             FileExistsError: there is one already.
+            FileNotFoundError: the staging folder is gone.
             OSError: what is stored has another size than what was sent.
         """
         body = Parts(parts)
@@ -175,12 +222,40 @@ class RemoteStorage:
         if found is None or found.size != body.size:
             keeps = "nothing" if found is None else found.size
             raise OSError(f"{self.describe(name)}: sent {body.size} bytes, but the store keeps {keeps}; write it again")
+        # Asked afterwards: who removes the folder, and then what is stored, finds this file, or we find no folder.
+        if staging is not None and self.info(_stand_in(staging)) is None:
+            self.delete(name)
+            raise FileNotFoundError(
+                f"can't store {self.describe(name)}: {self.describe(_stand_in(staging))}, made when the write began, "
+                "is not there: the write was aborted; write again"
+            )
+
+    def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
+        """Replace a file in one atomic step if it still is what was expected (None: not there); tell whether."""
+        contents, version = self._get(name, 0, None) or (None, None)
+        if contents != expected:
+            return False
+        with self._errors("write", name):
+            try:
+                self._store(name, Parts([data]), version)
+            except self.ERRORS as error:
+                if self._status(error) in CHANGED:
+                    return False
+                raise
+        return True
 
     def make_staging(self, staging: str) -> None:
-        """Do nothing: a put to a store is whole or not there."""
+        """Store the file that stands for a staging folder."""
+        with self._errors("write", _stand_in(staging)):
+            try:
+                self._create(_stand_in(staging), Parts([]))
+            except self.ERRORS as error:
+                if self._status(error) not in CHANGED:
+                    raise
 
     def remove_staging(self, staging: str) -> None:
-        """Do nothing: there is none."""
+        """Delete the file that stands for a staging folder; it is no error if there is none."""
+        self.delete(_stand_in(staging))
 
     @contextmanager
     def _errors(self, what: str, name: str) -> Iterator[None]:
@@ -188,12 +263,21 @@ class RemoteStorage:
         try:
             yield
         except self.ERRORS as error:
-            path, status = self.describe(name), self._status(error)
+            path, status, text = self.describe(name), self._status(error), self._text(error)
+            cause = error if text == str(error) else None
             if status == 404:
-                raise FileNotFoundError(f"{path}: not there ({error})") from error
+                raise FileNotFoundError(f"{path}: not there ({text})") from cause
             if status in (401, 403):
-                raise PermissionError(f"{path}: the store refuses to {what} it ({error}); {self.HELP}") from error
-            raise OSError(f"{path}: could not {what} it in {ATTEMPTS} attempts: {error}") from error
+                raise PermissionError(f"{path}: the store refuses to {what} it ({text}); {self.HELP}") from cause
+            raise OSError(f"{path}: could not {what} it in {ATTEMPTS} attempts: {text}") from cause
+
+    def _text(self, error: Exception) -> str:
+        """Give what an error says, without secrets; if that is not all, tracebacks do not show the error itself."""
+        return str(error)
+
+
+def _stand_in(staging: str) -> str:
+    return f"{staging}/open"
 
 
 def back_off(attempt: int) -> None:
@@ -210,9 +294,9 @@ class Parts(io.RawIOBase):
     """Buffers one after the other as a file that can be read, again from any place."""
 
     def __init__(self, parts: Sequence[Buffer]):
-        self._views = [memoryview(part).cast("B") for part in parts]
+        self.views = [memoryview(part).cast("B") for part in parts]
         self._starts = [0]
-        for view in self._views:
+        for view in self.views:
             self._starts.append(self._starts[-1] + view.nbytes)
         self.size = self._starts[-1]
         self._at = 0
@@ -239,9 +323,9 @@ class Parts(io.RawIOBase):
         into = memoryview(buffer).cast("B")
         done = 0
         part = bisect_right(self._starts, self._at) - 1
-        while done < into.nbytes and part < len(self._views):
+        while done < into.nbytes and part < len(self.views):
             offset = self._at - self._starts[part]
-            piece = self._views[part][offset : offset + into.nbytes - done]
+            piece = self.views[part][offset : offset + into.nbytes - done]
             into[done : done + piece.nbytes] = piece
             done += piece.nbytes
             self._at += piece.nbytes
