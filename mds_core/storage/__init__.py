@@ -66,6 +66,9 @@ class Storage(Protocol):
 # The module and the class of each scheme's backend, and the extra that brings its library.
 _BACKENDS = {
     "s3": ("s3", "S3Storage", "s3"),
+    "gs": ("gcs", "GCSStorage", "gcs"),
+    # Azure's containers have many names: Mosaic Streaming's two, and those that Hadoop and Databricks know.
+    **dict.fromkeys(("azure", "azure-dl", "abfss", "abfs", "wasbs", "wasb"), ("azure", "AzureStorage", "azure")),
 }
 
 
@@ -92,7 +95,7 @@ def open_storage(path: str | os.PathLike[str], options: Mapping[str, str] | None
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(f"{path} needs a library: pip install 'mds-spark[{extra}]' ({error})") from None
         _check_options(path, options, backend.OPTIONS)
-        storage: Storage = backend(path, options)
+        storage: Storage = backend.open(path, options)
         return storage
     _check_options(path, options, ())
     if path.startswith("file:/"):
