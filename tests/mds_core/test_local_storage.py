@@ -251,7 +251,7 @@ def test_a_path_may_be_relative_or_at_home(tmp_path: Path, monkeypatch: pytest.M
 
 
 BACKENDLESS = [
-    ("gs://bucket/x", "expected a folder"),
+    ("ftp://bucket/x", "expected a folder"),
     ("hdfs://x", "expected a folder"),
     ("://", "expected a folder"),
     ("dbfs:/x", "use its mounted folder, /x or /dbfs/"),

@@ -77,7 +77,7 @@ def test_a_path_is_needed(spark: SparkSession) -> None:
         spark.read.format("mds").load()
 
 
-@pytest.mark.parametrize("path", ["abfss://bucket/data", "gs://bucket/data", "dbfs:/data"])
+@pytest.mark.parametrize("path", ["ftp://bucket/data", "xyz://bucket/data", "dbfs:/data"])
 def test_a_store_without_a_backend_is_named(spark: SparkSession, path: str) -> None:
     with pytest.raises(AnalysisException, match=f"no storage backend for '{path}'"):
         spark.range(1).write.format("mds").save(path)
