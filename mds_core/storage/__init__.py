@@ -72,6 +72,11 @@ class Storage(Protocol):
 # fits counts.
 _BACKENDS = {
     "s3://": ("s3", "S3Storage", "s3"),
+    "gs://": ("gcs", "GCSStorage", "gcs"),
+    # Azure's containers have many names: Mosaic Streaming's two, and those that Hadoop and Databricks know.
+    **dict.fromkeys(
+        ("azure://", "azure-dl://", "abfss://", "abfs://", "wasbs://", "wasb://"), ("azure", "AzureStorage", "azure")
+    ),
     "oci://": ("oci", "OCIStorage", "s3"),
     "dbfs:/Volumes/": ("databricks", "VolumeStorage", "databricks"),
     "dbfs:/": ("databricks", "DbfsStorage", "databricks"),
@@ -107,7 +112,7 @@ def open_storage(path: str | os.PathLike[str], options: Mapping[str, str] | None
                 f"{path} needs a library{ours}: pip install 'mds-spark[{extra}]' ({error})"
             ) from None
         _check_options(path, options, backend.OPTIONS)
-        storage: Storage = backend(path, options)
+        storage: Storage = backend.open(path, options)
         return storage
     _check_options(path, options, ())
     if path.startswith("file:/"):

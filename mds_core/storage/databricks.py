@@ -22,14 +22,13 @@ from databricks.sdk.core import Config
 from requests.adapters import HTTPAdapter
 
 from mds_core.storage.info import Info
-from mds_core.storage.remote import ATTEMPTS, BUSY, CHANGED, CHUNK, STALL, Parts, RemoteStorage, pause_after
+from mds_core.storage.remote import ATTEMPTS, BUSY, CHANGED, CHUNK, PASSING, STALL, Parts, RemoteStorage, pause_after
 
 # How long to wait for a connection, and for the answer to what may take a server long: a large upload, a long listing.
 _CONNECT, _ANSWER = 10.0, 120.0
 # DBFS reads and appends at most so many bytes at once.
 _BLOCK = 1 << 20
 # What may pass: no answer, and answers of a server that is busy.
-_PASSING = (None, *BUSY)
 # The longest pause that a server may ask for.
 _PATIENCE = 30.0
 # What the DBFS API answers with 400, or with 404 as the rest.
@@ -121,9 +120,10 @@ class _DatabricksStorage(RemoteStorage):
 
     OPTIONS = ("host", "token", "profile")
     HELP = (
-        "set DATABRICKS_HOST and DATABRICKS_TOKEN (or DATABRICKS_CLIENT_ID and DATABRICKS_CLIENT_SECRET, or a profile "
-        "in DATABRICKS_CONFIG_PROFILE) in every process that reads or writes; under TorchDistributor, set them inside "
-        "of the training function, on the workers: the driver's environment does not travel"
+        "check the credentials: set DATABRICKS_HOST and DATABRICKS_TOKEN (or DATABRICKS_CLIENT_ID and "
+        "DATABRICKS_CLIENT_SECRET, or a profile in DATABRICKS_CONFIG_PROFILE) in every process that reads or writes; "
+        "under TorchDistributor, set them inside of the training function, on the workers: the driver's environment "
+        "does not travel"
     )
     ENVIRONMENT = ("DATABRICKS_", "ARM_")
     ERRORS = (Failure,)
@@ -149,7 +149,7 @@ class _DatabricksStorage(RemoteStorage):
         method: str,
         path: str,
         body: Parts | None = None,
-        passing: tuple[int | None, ...] = _PASSING,
+        passing: tuple[int | None, ...] = PASSING,
         **rest: Any,
     ) -> requests.Response:
         """Send a request, again while its failure may pass."""
@@ -160,7 +160,6 @@ class _DatabricksStorage(RemoteStorage):
             try:
                 return self._workspace.ask(method, path, **rest)
             except Failure as error:
-                error.attempts = attempt + 1
                 if not self._repeats(error, passing, attempt, None):
                     raise
         raise AssertionError  # the last attempt returns or raises
@@ -298,34 +297,33 @@ class DbfsStorage(_DatabricksStorage):
     def _post(self, action: str, **body: Any) -> Any:
         return _json(self._ask("POST", f"/api/2.0/dbfs/{action}", json=body))
 
-    def _query(self, action: str, timeout: float | None = None, **query: str) -> Any:
-        """Ask for something; with a time-out, as a part of `_stream`, once."""
-        passing = _PASSING if timeout is None else ()
-        url = f"/api/2.0/dbfs/{action}"
-        return _json(self._ask("GET", url, passing=passing, timeout=timeout or STALL, params=query))
+    def _query(
+        self, action: str, timeout: float = STALL, passing: tuple[int | None, ...] = PASSING, **query: str
+    ) -> Any:
+        return _json(self._ask("GET", f"/api/2.0/dbfs/{action}", passing=passing, timeout=timeout, params=query))
 
-    def _look(self, path: str, timeout: float | None = None) -> Info:
-        found = self._query("get-status", timeout, path=path)
+    def _look(self, path: str, timeout: float = STALL, passing: tuple[int | None, ...] = PASSING) -> Info:
+        found = self._query("get-status", timeout, passing, path=path)
         if found.get("is_dir"):
             raise Failure(404, "it is a folder")
         return Info(found["file_size"], f"{found['modification_time']} {found['file_size']}")
 
     def _stream(self, name: str, start: int, stop: int | None, timeout: float) -> tuple[Iterable[bytes], str]:
         path = self._path(name)
-        found = self._look(path, timeout)
+        found = self._look(path, timeout, passing=())
         stop = found.size if stop is None else min(stop, found.size)
         return self._blocks(path, found, start, stop, timeout), found.version
 
     def _blocks(self, path: str, found: Info, at: int, stop: int, timeout: float) -> Iterator[bytes]:
         while at < stop:
             length = min(_BLOCK, stop - at)
-            answer = self._query("read", timeout, path=path, offset=str(at), length=str(length))
+            answer = self._query("read", timeout, BUSY, path=path, offset=str(at), length=str(length))
             block = base64.b64decode(answer["data"])
             if not block:
                 break
             yield block
             at += len(block)
-        if at < stop or self._look(path, timeout) != found:
+        if at < stop or self._look(path, timeout, BUSY) != found:
             raise Failure(None, f"it changed while it was read, at byte {at} of {found.size}")
 
     def info(self, name: str) -> Info | None:

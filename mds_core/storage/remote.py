@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,9 +25,13 @@ STALL = 20.0
 # Pieces in which a file is fetched.
 CHUNK = 1 << 20
 # What it answers when it has too much to do.
-BUSY = (429, 500, 502, 503, 504)
+BUSY = (408, 429, 500, 502, 503, 504)
 # What a store answers when a condition of a write does not hold.
 CHANGED = (409, 412)
+# What may pass: None is a connection that broke.
+PASSING = (None, *BUSY)
+# Under this name a store keeps, beside a file, which write it is of.
+MARK = "mds_write"
 
 # Options by name, as what can be compared.
 Options = tuple[tuple[str, str], ...]
@@ -67,8 +72,8 @@ class RemoteStorage:
         prefix: of the names in the store.
         options: of the store, by name; checked by `open_storage`.
 
-    A store's module gives the class attributes, and `_status`, `_stream`, `_create`, `info`, `list`, `replace` and
-    `delete`; all calls of its library stand in a `with self._errors(...)`.
+    A store's module gives the class attributes, and `_status`, `_stream`, `info`, `list`, `delete`, and either
+    `_write_if` and `_mark`, or `_create` and `replace`; all calls of its library stand in a `with self._errors(...)`.
     """
 
     # Names of the options that there are; None: it takes any.
@@ -80,6 +85,11 @@ class RemoteStorage:
     # What its library raises.
     ERRORS: tuple[type[Exception], ...] = ()
     atomic_replace = True
+
+    @classmethod
+    def open(cls, root: str, options: Mapping[str, str]) -> RemoteStorage:
+        """Give the storage of a path; of another kind, where a store has several."""
+        return cls(root, options)  # type: ignore[call-arg]  # the backends' own arguments
 
     def __init__(self, root: str, prefix: str, options: Mapping[str, str]):
         self.root = root.rstrip("/")
@@ -96,12 +106,12 @@ class RemoteStorage:
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}" if self._prefix else name
 
-    def _client_of(self, make: Callable[..., Any]) -> Any:
-        """Give this process's client, of the options and the environment, made by a function of the options."""
+    def _client_of(self, make: Callable[..., Any], *more: Any) -> Any:
+        """Give this process's client, of the options and the environment; `make` takes the options last."""
         variables = tuple(
             sorted((name, value) for name, value in os.environ.items() if name.startswith(self.ENVIRONMENT))
         )
-        return client_of(make, (self._options,), variables)
+        return client_of(make, (*more, self._options), variables)
 
     def _status(self, error: Exception) -> int | None:
         """Give the HTTP status of an error, 401 for credentials that are not there; None: there was no answer."""
@@ -109,6 +119,7 @@ class RemoteStorage:
 
     def _repeats(self, error: Exception, passing: tuple[int | None, ...], attempt: int, deadline: float | None) -> bool:
         """Wait, if what failed is to be tried again, and tell whether it is."""
+        error.attempts = attempt + 1  # type: ignore[attr-defined]
         pause = max(pause_after(attempt), getattr(error, "wait", 0.0))  # some servers say how long to wait
         late = deadline is not None and time.monotonic() + pause > deadline
         if late or attempt == ATTEMPTS - 1 or self._status(error) not in passing:
@@ -125,7 +136,34 @@ class RemoteStorage:
 
     def _create(self, name: str, body: Parts) -> None:
         """Store a new file; an error of status 409 or 412 if there is one."""
+        self._store_if(name, body, None)
+
+    def _store_if(self, name: str, body: Parts, version: str | None) -> None:
+        mark = uuid.uuid4().hex
+        try:
+            self._write_if(name, body, version, mark)
+        except self.ERRORS as error:
+            # The answer to a first try may have been lost, and the next have found the file that it stored.
+            if self._status(error) not in CHANGED or self._mark(name) != mark:
+                raise
+
+    def _write_if(self, name: str, body: Parts, version: str | None, mark: str) -> None:
+        """Store a file with a mark, if it has this version (None: is not there); else an error of status 409 or 412."""
         raise NotImplementedError
+
+    def _mark(self, name: str) -> str | None:
+        """Give a file's mark."""
+        raise NotImplementedError
+
+    def _again(self, call: Callable[[], Any]) -> Any:
+        """Make a request, and again with growing pauses while it fails with what may pass; for libraries that don't."""
+        for attempt in range(ATTEMPTS):
+            try:
+                return call()
+            except self.ERRORS as error:
+                if not self._repeats(error, PASSING, attempt, None):
+                    raise
+        raise AssertionError  # the last attempt returns or raises
 
     def info(self, name: str) -> Info | None:
         """Give a file's size and version; None if there is none."""
@@ -159,7 +197,7 @@ class RemoteStorage:
                     chunks, version = self._stream(name, start, stop, STALL)
                     return b"".join(chunks), version
                 except self.ERRORS as error:
-                    if not self._repeats(error, (None, *BUSY), attempt, None):
+                    if not self._repeats(error, PASSING, attempt, None):
                         raise
         return None
 
@@ -193,6 +231,8 @@ class RemoteStorage:
     def put(self, name: str, parts: Sequence[Buffer], staging: str | None = None) -> None:
         """Store a new file made of parts, visible only when it is whole.
 
+        A store has no folders to stage it in: a file that stands for the folder says that there still is one.
+
         Raises:
             FileExistsError: there is one already.
             FileNotFoundError: the staging is gone.
@@ -221,6 +261,20 @@ class RemoteStorage:
                 "there: the write has ended or was aborted"
             )
 
+    def replace(self, name: str, data: bytes, expected: bytes | None) -> bool:
+        """Replace a file in one atomic step if it still is what was expected (None: not there); tell whether."""
+        contents, version = self._get(name, 0, None) or (None, None)
+        if contents != expected:
+            return False
+        with self._errors("write", name):
+            try:
+                self._store_if(name, Parts([data]), version)
+            except self.ERRORS as error:
+                if self._status(error) in CHANGED:
+                    return False
+                raise
+        return True
+
     def make_staging(self, staging: str) -> None:
         """Make a staging: an empty file, as a put to a store is whole or not there without a folder for it."""
         with suppress(FileExistsError):
@@ -236,14 +290,19 @@ class RemoteStorage:
         try:
             yield
         except self.ERRORS as error:
-            path, status = self.describe(name), self._status(error)
+            path, status, text = self.describe(name), self._status(error), self._text(error)
+            cause = error if text == str(error) else None
             if status == 404:
-                raise FileNotFoundError(f"{path}: not there ({error})") from error
+                raise FileNotFoundError(f"{path}: not there ({text})") from cause
             if status in (401, 403):
-                raise PermissionError(f"{path}: the store refuses to {what} it ({error}); {self.HELP}") from error
+                raise PermissionError(f"{path}: the store refuses to {what} it ({text}); {self.HELP}") from cause
             attempts = getattr(error, "attempts", ATTEMPTS)  # libraries do not say, but they have ours to make
             made = f" in {attempts} attempts" if attempts > 1 else ""
-            raise OSError(f"{path}: could not {what} it{made}: {error}") from error
+            raise OSError(f"{path}: could not {what} it{made}: {text}") from cause
+
+    def _text(self, error: Exception) -> str:
+        """Give what an error says, without secrets; if that is not all, tracebacks do not show the error itself."""
+        return str(error)
 
 
 def pause_after(attempt: int) -> float:
@@ -260,9 +319,9 @@ class Parts(io.RawIOBase):
     """Buffers one after the other as a file that can be read, again from any place."""
 
     def __init__(self, parts: Sequence[Buffer]):
-        self._views = [memoryview(part).cast("B") for part in parts]
+        self.views = [memoryview(part).cast("B") for part in parts]
         self._starts = [0]
-        for view in self._views:
+        for view in self.views:
             self._starts.append(self._starts[-1] + view.nbytes)
         self.size = self._starts[-1]
         self._at = 0
@@ -289,9 +348,9 @@ class Parts(io.RawIOBase):
         into = memoryview(buffer).cast("B")
         done = 0
         part = bisect_right(self._starts, self._at) - 1
-        while done < into.nbytes and part < len(self._views):
+        while done < into.nbytes and part < len(self.views):
             offset = self._at - self._starts[part]
-            piece = self._views[part][offset : offset + into.nbytes - done]
+            piece = self.views[part][offset : offset + into.nbytes - done]
             into[done : done + piece.nbytes] = piece
             done += piece.nbytes
             self._at += piece.nbytes

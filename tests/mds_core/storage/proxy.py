@@ -27,8 +27,19 @@ class Proxy:
         self.fault: Fault = lambda method, path, n: ""
         self.latency = 0.0
         self.asked: Counter[tuple[str, str]] = Counter()
+        self.queries: list[str] = []
         self.ended = threading.Event()
         self.lock = threading.Lock()
+
+    def fail_in_turn(self, *faults: str) -> None:
+        """Make the next requests fail, each its own way, and those after them pass."""
+        left = iter(faults)
+        self.fault = lambda method, path, n: next(left, "")
+
+    def count(self) -> int:
+        """Give how many requests there were."""
+        with self.lock:
+            return sum(self.asked.values())
 
     def fetched(self, ending: str = ".mds") -> dict[str, int]:
         """Give how often each file of an ending was asked for as a whole, by its name."""
@@ -43,6 +54,7 @@ class Proxy:
         """Count from 0."""
         with self.lock:
             self.asked.clear()
+            self.queries.clear()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -56,6 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
         with proxy.lock:
             n = proxy.asked[what]
             proxy.asked[what] += 1
+            proxy.queries.append(urlsplit(self.path).query)
         time.sleep(proxy.latency)
         fault = proxy.fault(*what, n)
         if fault == "close":
@@ -76,8 +89,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.send_response(found.status)
         for name, value in found.getheaders():
-            if name.lower() not in ("transfer-encoding", "connection", "date", "server"):
+            dropped = ("transfer-encoding", "connection", "date", "server", "content-length")
+            if name.lower() not in dropped or (name.lower() == "content-length" and self.command == "HEAD"):
                 self.send_header(name, value)
+        if self.command != "HEAD":
+            self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         if self.command == "HEAD":
             return

@@ -12,6 +12,8 @@ from moto.server import ThreadedMotoServer
 from pyarrow.fs import LocalFileSystem
 
 from tests.mds_core.storage import databricks_server
+from tests.mds_core.storage.azure_server import azure_server
+from tests.mds_core.storage.gcs_server import gcs_server
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "a-key", "AWS_SECRET_ACCESS_KEY": "a-secret", "AWS_DEFAULT_REGION": "us-east-1"}
 
@@ -103,6 +105,29 @@ def arrow() -> Iterator[str]:
         yield f"arrow://{folder}"
 
 
+@contextmanager
+def gs() -> Iterator[str]:
+    """Run a server of Google Cloud Storage, and give the path of a bucket of it."""
+    with gcs_server("a-bucket") as environment, environment_of(environment):
+        yield "gs://a-bucket"
+
+
+@contextmanager
+def azure() -> Iterator[str]:
+    """Run a server of Azure's blob storage, and give the path of a container of it."""
+    with azure_server("a-container") as environment, environment_of(environment):
+        yield "azure://a-container"
+
+
 # What the tests of every store run on: a server that is up while the context lasts, with the environment that clients
 # need; it gives the path of a bucket, a container, a volume.
-STORES = {"s3": s3, "oci": oci, "volumes": volumes, "dbfs": dbfs, "memory": memory, "arrow": arrow}
+STORES = {
+    "s3": s3,
+    "gs": gs,
+    "azure": azure,
+    "volumes": volumes,
+    "dbfs": dbfs,
+    "oci": oci,
+    "memory": memory,
+    "arrow": arrow,
+}

@@ -107,6 +107,17 @@ def test_large_files_of_many_parts_are_whole(storage: Storage) -> None:
     assert size(storage, "large") == 29_000_008
 
 
+def test_no_file_comes_after_the_staging_folder_is_removed(storage: Storage) -> None:
+    storage.make_staging(".write")
+    storage.make_staging(".write")
+    storage.put("a", [b"data"], ".write")
+    storage.remove_staging(".write")
+    storage.remove_staging(".write")
+    with pytest.raises(FileNotFoundError, match=r"can't store .*b: .*was aborted"):
+        storage.put("b", [b"data"], ".write")
+    assert storage.list() == ["a"]
+
+
 def test_a_put_never_replaces_what_is_there(storage: Storage) -> None:
     storage.put("a", [b"old"])
     with pytest.raises(FileExistsError, match="another writer"):
