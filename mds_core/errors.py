@@ -7,6 +7,10 @@ class FormatError(ValueError):
     """A data set on disk is not what the format says: a broken index, shard or compressed file."""
 
 
+class RewrittenError(FormatError):
+    """A data set was written again, under the same path, while it was read."""
+
+
 class EncodeError(ValueError):
     """A value that its column's encoding cannot hold.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import time
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import pyarrow as pa
 
@@ -53,7 +54,7 @@ def fetch_file(
         into.seek(0)
         into.truncate()
         try:
-            storage.fetch(stored.basename, into, deadline)
+            storage.fetch(stored.basename, cast(BinaryIO, _Bounded(into, stored, path)), deadline)
             into.flush()
             check_size(into.tell(), stored, path)
             check_hash(validate_hash, stored.hashes, map_file(into.fileno(), stored.bytes), path)
@@ -63,8 +64,7 @@ def fetch_file(
         except PermissionError:
             raise
         except (FormatError, OSError) as error:
-            # An error of the system's has a number: the disk is full. Those of stores have none.
-            if isinstance(error, OSError) and error.errno is not None:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):  # the disk is full
                 raise
             pause = random.uniform(0.5, 1) * min(5.0, 0.2 * 2**attempt)
             if attempt == retry or time.monotonic() + pause > deadline:
@@ -74,6 +74,24 @@ def fetch_file(
                     f"shard {path}: no luck in {attempt + 1} tries and {took:.1f} s; the last: {error}"
                 ) from error
             time.sleep(pause)
+
+
+class _Bounded:
+    """A file that takes no more bytes than the index says: what a store sends may be anything."""
+
+    def __init__(self, file: BinaryIO, stored: File, path: str):
+        self._file, self._stored, self._path = file, stored, path
+        self.tell = file.tell
+
+    def write(self, data: Buffer) -> int:
+        """Write all of the data."""
+        view = memoryview(data).cast("B")
+        if self._file.tell() + view.nbytes > self._stored.bytes:
+            check_size(self._file.tell() + view.nbytes, self._stored, self._path)
+        size = view.nbytes
+        while view.nbytes:  # an unbuffered file may take a part
+            view = view[self._file.write(view) :]
+        return size
 
 
 def check_size(size: int, stored: File, path: str) -> None:

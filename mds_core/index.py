@@ -16,6 +16,8 @@ from os import PathLike, fspath
 from pathlib import PurePosixPath
 from typing import Any, TypeAlias
 
+import xxhash
+
 from mds_core.compression import parse_compression
 from mds_core.encodings import get_encoding
 from mds_core.errors import FormatError
@@ -341,13 +343,31 @@ def read_index(storage: Storage) -> Index:
         FileNotFoundError: there is none.
         FormatError: it is broken.
     """
-    data = storage.read(INDEX)
-    if data is None:
+    return read_index_version(storage)[0]
+
+
+def read_index_version(storage: Storage) -> tuple[Index, str, str]:
+    """Read and check a data set's index; give its identity, a hash of its bytes, and the version of its file, too.
+
+    Raises:
+        FileNotFoundError: there is none.
+        FormatError: it is broken.
+    """
+    try:
+        data, version = storage.read_range(INDEX, 0, None)
+    except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(
             f"no MDS data set at {storage.root}: there is no {INDEX}. If one is being written, it appears when the "
             "write has ended; if only its subfolders have one, merge them with merge_index()"
-        )
-    return parse_index(data, storage.describe(INDEX))
+        ) from None
+    return parse_index(data, storage.describe(INDEX)), identity_of(data), version
+
+
+def identity_of(data: bytes, version: str = "") -> str:
+    """Give a text, 32 hexadecimal digits, that tells an index from all others: of its bytes, and a version."""
+    hasher = xxhash.xxh3_128(data)
+    hasher.update(version.encode())
+    return hasher.hexdigest()
 
 
 def publish_index(storage: Storage, change: Callable[[Index | None], Index]) -> tuple[Index | None, Index]:

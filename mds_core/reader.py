@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from mds_core.compression import decompress
 from mds_core.encodings import check_safe
-from mds_core.errors import FormatError
+from mds_core.errors import FormatError, RewrittenError
 from mds_core.fetch import check_hash, check_size, fetch_file, map_file
 from mds_core.hashing import check_hashes
-from mds_core.index import File, Index, Shard, read_index
+from mds_core.index import INDEX, File, Index, Shard, read_index_version
+from mds_core.ranged import MOST_BY_RANGE, RangedShard
 from mds_core.shard import Rows, ShardReader
 from mds_core.storage import Storage, open_storage
 from mds_core.storage.local import LocalStorage
@@ -98,8 +99,11 @@ class MDSReader:
     """Read an MDS data set: its length, single samples, slices, and all of them in order.
 
     Shards are memory-mapped when they are first needed; compressed ones are unpacked once, to a temporary file
-    without a name. A shard file that is cut short in place while it is mapped ends the process with SIGBUS, as with
-    any memory map: nothing here ever writes into a file that is there.
+    without a name. Of a store, they are fetched to such a file, too, but `reader[i]` reads the first 16 samples of an
+    uncompressed shard by themselves: its offsets once, then one request a sample.
+
+    A shard file that is cut short in place while it is mapped ends the process with SIGBUS, as with any memory map:
+    nothing here ever writes into a file that is there.
 
     Args:
         path: the data set's folder.
@@ -126,8 +130,10 @@ class MDSReader:
         validate_hash: str | None = None,
         columns: Sequence[str] | None = None,
     ):
-        self._storage = open_storage(path)
-        self.index: Index = read_index(self._storage)
+        self.storage = open_storage(path)
+        # The version is the file's, the identity tells the same contents: see `read_index_version`.
+        self.index: Index
+        self.index, self.identity, self.version = read_index_version(self.storage)
         self._columns = None if columns is None else self._known(columns)
         check_safe(self.columns, allow_unsafe_types)
         self._validate_hash = validate_hash
@@ -143,6 +149,7 @@ class MDSReader:
         )
         self._ends: list[int] = self.starts[1:].tolist()
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
+        self._by_range: dict[int, RangedShard] = {}
 
     @property
     def columns(self) -> dict[str, str]:
@@ -159,7 +166,7 @@ class MDSReader:
         # An empty data set may have no columns at all.
         if self.shards and (unknown or not columns):
             raise ValueError(
-                f"columns: expected names from {list(self.index.columns)} of {self._storage.root}, "
+                f"columns: expected names from {list(self.index.columns)} of {self.storage.root}, "
                 f"found {unknown or 'none'}"
             )
         return list(columns)
@@ -188,13 +195,51 @@ class MDSReader:
         i = self._counted_from_start(i)
         ends = self._ends
         number = bisect_right(ends, i)
-        shard = self._open.get(number) or self.open_shard(number)
+        shard = self._open.get(number)
+        if shard is None:
+            row = i - ends[number] + self.shards[number].samples
+            sample = self.sample_by_range(number, row)
+            if sample is not None:
+                return sample
+            shard = self.open_shard(number)
         return shard.sample(i - ends[number] + shard.samples)
+
+    def sample_by_range(self, number: int, row: int) -> dict[str, Any] | None:
+        """Read one sample of a shard in a store without fetching the shard; None where that is no use.
+
+        It is none after the first samples of a shard, for compressed ones, for those in a folder, and where hashes
+        are to be checked.
+
+        Raises:
+            FormatError: the shard is not what the index says.
+            RewrittenError: the data set is another one now.
+        """
+        shard = self.shards[number]
+        if isinstance(self.storage, LocalStorage) or shard.zip_data is not None or self._validate_hash is not None:
+            return None
+        ranged = self._by_range.get(number)
+        if ranged is None:
+            ranged = self._by_range[number] = RangedShard(self.storage, shard, self._columns)
+            self.check_not_rewritten()
+        if ranged.asked >= MOST_BY_RANGE:
+            del self._by_range[number]
+            return None
+        return ranged.sample(row)
+
+    def check_not_rewritten(self) -> None:
+        """Raise RewrittenError if the data set's index is not the file that was read."""
+        info = self.storage.info(INDEX)
+        if info is None or info.version != self.version:
+            found = "gone" if info is None else f"another file ({info.version})"
+            raise RewrittenError(
+                f"{self.storage.describe(INDEX)} is {found} since it was read ({self.version}): what is read from here "
+                "on would be of another data set; open it anew"
+            )
 
     def _counted_from_start(self, at: int) -> int:
         i = at + len(self) if at < 0 else at
         if not 0 <= i < len(self):
-            raise IndexError(f"sample {at} of a data set of {len(self)} samples at {self._storage.root}")
+            raise IndexError(f"sample {at} of a data set of {len(self)} samples at {self.storage.root}")
         return i
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -243,12 +288,18 @@ class MDSReader:
         """
         shard = self._open.get(number)
         if shard is None:
-            shard = open_shard(self._storage, self.shards[number], self._validate_hash, self._columns)
+            shard = self._opened(number)
             if len(self._open) >= _MOST_OPEN_SHARDS:
                 self._open.popitem(last=False)
             self._open[number] = shard
         return shard
 
+    def _opened(self, number: int) -> ShardReader:
+        shard = open_shard(self.storage, self.shards[number], self._validate_hash, self._columns)
+        if not isinstance(self.storage, LocalStorage):
+            self.check_not_rewritten()
+        return shard
+
     def __getstate__(self) -> dict[str, Any]:
         # Memory maps do not travel; a copy in another process opens its own.
-        return {**self.__dict__, "_open": OrderedDict()}
+        return {**self.__dict__, "_open": OrderedDict(), "_by_range": {}}

@@ -1,7 +1,8 @@
 """Streaming MDS data sets into PyTorch training."""
 
+from mds_torch.cache import clean_cache
 from mds_torch.dataloader import StreamingDataLoader
 from mds_torch.dataset import StreamingDataset
 from mds_torch.stream import Stream
 
-__all__ = ["Stream", "StreamingDataLoader", "StreamingDataset"]
+__all__ = ["Stream", "StreamingDataLoader", "StreamingDataset", "clean_cache"]

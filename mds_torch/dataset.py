@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
-from mds_core.reader import MDSReader
-from mds_core.sizes import parse_count
+from mds_core.sizes import parse_count, parse_size
+from mds_torch.ahead import read_ahead
+from mds_torch.cache import Fetching
 from mds_torch.filters import Filter, evaluate
 from mds_torch.order.batching import BATCHINGS
 from mds_torch.order.deal import Deal
@@ -41,18 +42,22 @@ class StreamingDataset(IterableDataset[Any]):
 
     Args:
         streams: several data sets to mix, instead of `remote` and `local`.
-        remote: where the data set is.
-        local: the same: a folder is read where it lies, and never changed. The one that is given counts, `remote` if
-            both are.
-        split: a subfolder of it that is the data set.
-        download_retry: without meaning for folders.
-        download_timeout: without meaning for folders.
+        remote: where the data set is: a path of a store, or a folder.
+        local: the folder of this machine to which its shards are fetched, which all processes of the machine share.
+            Without `remote`, the data set itself, which is read where it lies, and never changed. Without `local`, what
+            is in a store gets a folder below the user's cache directory (`stream.cache_folder`; `clean_cache()` empties
+            it), and a folder is read where it lies.
+        split: a subfolder of both that is the data set.
+        download_retry: how often a shard is tried again that may come at last.
+        download_timeout: seconds that a shard may take, with all tries, and a second more for each MiB.
         validate_hash: the name of a hash in the index; each shard is checked against it when it is opened.
-        keep_zip: without meaning: what is compressed is unpacked to a file without a name, and stays as it is.
+        keep_zip: keep compressed shards beside what they unpack to.
         epoch_size: samples an epoch, as a number or as text such as "10m"; for streams with proportions, or without
             weights. The sum of the streams' samples unless given.
-        predownload: without meaning for folders.
-        cache_limit: without meaning for folders.
+        predownload: how many samples ahead of what is read, of this process, shards are fetched in the background; as
+            many as have 16 shards to fetch, unless given.
+        cache_limit: the most bytes on disk of what was fetched, of all streams together, as a number or as text such as
+            "100gb". The least recently used shards go first, and none that a process reads as long as there is another.
         sampling_method: for streams of which an epoch takes a part: "balanced" chooses anew each epoch, "fixed" the
             same each time.
         sampling_granularity: how many samples to choose of one shard at a time.
@@ -162,6 +167,8 @@ class StreamingDataset(IterableDataset[Any]):
             ("rank", rank, 0),
             ("world_size", world_size, 1),
             ("local_world_size", local_world_size, 1),
+            ("predownload", predownload, 0),
+            ("download_retry", download_retry, 0),
         ):
             wrong += _wrong_number(name, number, least)
         for name, text, known in (
@@ -177,8 +184,15 @@ class StreamingDataset(IterableDataset[Any]):
             wrong.append("expected data_rank or replication, found both")
         if device_mesh is not None and (rank is not None or world_size is not None):
             wrong.append("expected device_mesh, or rank and world_size; found both")
+        limit = None
+        if cache_limit is not None:
+            try:
+                limit = parse_size(cache_limit)
+            except ValueError as error:
+                wrong.append(f"cache_limit: {error}")
         if wrong:
             raise ValueError("StreamingDataset: " + "\n".join(wrong))
+        self.predownload = predownload
         self._epoch_size = size
         self.sampling_method = sampling_method
         self.sampling_granularity = sampling_granularity
@@ -199,18 +213,14 @@ class StreamingDataset(IterableDataset[Any]):
         self._world: World | None = None
         if rank is not None or world_size is not None:
             self._world = self._find_world()
+        fetching = Fetching(limit, keep_zip, validate_hash, download_retry, download_timeout)
         readers = [
-            MDSReader(
-                stream.folder(split),
-                allow_unsafe_types=allow_unsafe_types,
-                validate_hash=stream.validate_hash or validate_hash,
-                columns=columns,
-            )
+            stream.reader(split, fetching, allow_unsafe_types=allow_unsafe_types, columns=columns)
             for stream in self.streams
         ]
         # Streams of other columns can't share a batch that is read column by column.
         self.is_uniform = all(list(reader.columns.items()) == list(readers[0].columns.items()) for reader in readers)
-        self.reader = readers[0] if len(readers) == 1 else JoinedReader(readers)
+        self.reader = JoinedReader(readers)
         self._stream_shards = [len(reader.shards) for reader in readers]
         self._epochs = Epochs(Epoch(0, 0, num_canonical_nodes or 0, shuffle_seed))
         self.progress: Progress | None = None
@@ -398,11 +408,16 @@ class StreamingDataset(IterableDataset[Any]):
         worker, workers = find_worker()
         epoch = progress.epoch
         order = self.order(epoch, self.batch_size)
-        for ids in order.turns(worker, workers, self.rows_at_once(_BYTES_AT_ONCE), skip=epoch.skip):
+        turns = order.turns(worker, workers, self.rows_at_once(_BYTES_AT_ONCE), skip=epoch.skip)
+        for ids in self.ahead(turns):
             progress.samples += len(ids)
             samples, progress.current = self.samples(ids)
             yield from samples
         progress.current, progress.finished = None, True
+
+    def ahead(self, turns: Iterator[Positions]) -> Iterator[Positions]:
+        """Give ids of samples as they are given; what they need is fetched ahead."""
+        return read_ahead(turns, self.reader, self.predownload) if self.reader.is_cached else turns
 
     def rows_at_once(self, size: int) -> int:
         """Give how many samples to read together that have about so many bytes."""

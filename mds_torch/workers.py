@@ -51,7 +51,7 @@ class Samples(IterableDataset[Any]):
         """Give the ids of this worker's batches, many at once."""
         order = self.dataset.order(self.epoch, self.batch_size, self.drop_last)
         rows = self.dataset.rows_at_once(bytes_at_once)
-        return order.turns(*find_worker(), rows, long_turns=long_turns)
+        return self.dataset.ahead(order.turns(*find_worker(), rows, long_turns=long_turns))
 
     def __iter__(self) -> Iterator[Any]:
         for ids in self.turns(_BYTES_AT_ONCE, long_turns=False):

@@ -28,8 +28,11 @@ class Storage(Protocol):
     def read(self, name: str) -> bytes | None:
         """Read a whole file; None if there is none."""
 
-    def read_range(self, name: str, start: int, stop: int) -> tuple[bytes, str]:
-        """Read some of a file's bytes; give them, and its version; FileNotFoundError if there is none."""
+    def read_range(self, name: str, start: int, stop: int | None) -> tuple[bytes, str]:
+        """Read a file's bytes from start to stop, or to its end; give them, and its version.
+
+        FileNotFoundError if there is none.
+        """
 
     def fetch(self, name: str, file: BinaryIO, deadline: float | None = None) -> None:
         """Write all of a file's bytes to an open one, once; FileNotFoundError if there is none.

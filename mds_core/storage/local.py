@@ -69,15 +69,15 @@ class LocalStorage:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def read_range(self, name: str, start: int, stop: int) -> tuple[bytes, str]:
-        """Read some of a file's bytes; give them, and its version.
+    def read_range(self, name: str, start: int, stop: int | None) -> tuple[bytes, str]:
+        """Read a file's bytes from start to stop, or to its end; give them, and its version.
 
         Raises:
             FileNotFoundError: there is no such file.
         """
         with self.open(name) as file:
             file.seek(start)
-            return file.read(stop - start), _version(os.fstat(file.fileno()))
+            return file.read(-1 if stop is None else stop - start), _version(os.fstat(file.fileno()))
 
     def fetch(self, name: str, file: BinaryIO, deadline: float | None = None) -> None:
         """Write all of a file's bytes to an open one.

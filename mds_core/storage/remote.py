@@ -111,8 +111,8 @@ class RemoteStorage:
         found = self._get(name, 0, None)
         return None if found is None else found[0]
 
-    def read_range(self, name: str, start: int, stop: int) -> tuple[bytes, str]:
-        """Read some of a file's bytes; give them, and its version.
+    def read_range(self, name: str, start: int, stop: int | None) -> tuple[bytes, str]:
+        """Read a file's bytes from start to stop, or to its end; give them, and its version.
 
         Raises:
             FileNotFoundError: there is no such file.

@@ -86,21 +86,41 @@ class EpochOrder:
             workers: how many there are.
             rows: about how many ids to give together.
             long_turns: workers take turns of one batch, as torch's DataLoader asks them for; with this, of all the
-                batches whose ids are given together.
+                batches whose ids are given together, and nothing is skipped.
             skip: leave so many of the worker's samples out.
 
         Returns:
             Arrays int64[n]; n is a multiple of the batch size, but for the last, and the first that is not skipped.
         """
         deal, batches = self.deal, self.deal.batches(self.rank)
-        # Few enough batches together that all workers have a like number of them.
+        # Few enough batches together that all workers have a like number of them; one at first, then twice as many each
+        # time, for the first batch to be there soon.
         together = max(1, min(rows // deal.batch_size, batches // (8 * workers)))
-        turn = together if long_turns else 1
-        turns = range(worker * turn, batches, workers * turn)[skip // (deal.batch_size * turn) :]
-        skip %= deal.batch_size * turn
-        step = together // turn
-        for first in range(0, len(turns), step):
-            numbers = [number for start in turns[first : first + step] for number in range(start, start + turn)]
-            positions = deal.positions(self.rank, [number for number in numbers if number < batches])
-            yield self.sequence.ids(positions[skip:])
+        if long_turns:
+            numbers = _long_turns(worker, workers, batches, together)
+        else:
+            numbers = _growing(range(worker, batches, workers)[skip // deal.batch_size :], together)
+        skip %= deal.batch_size
+        for some in numbers:
+            yield self.sequence.ids(deal.positions(self.rank, some)[skip:])
             skip = 0
+
+
+def _growing(numbers: range, most: int) -> Iterator[range]:
+    """Cut batches' numbers into 1, 2, 4, … together, up to a number."""
+    start, length = 0, 1
+    while start < len(numbers):
+        yield numbers[start : start + length]
+        start += length
+        length = min(2 * length, most)
+
+
+def _long_turns(worker: int, workers: int, batches: int, most: int) -> Iterator[range]:
+    """Give a worker's turns: all workers take 1 batch each, then 2 in a row, 4, …, up to a number."""
+    start, length = 0, 1
+    while start < batches:
+        first = start + worker * length
+        if first < batches:
+            yield range(first, min(first + length, batches))
+        start += workers * length
+        length = min(2 * length, most)

@@ -1,0 +1,188 @@
+"""The books of a cache: what all processes know of its shards, and a lock for each shard.
+
+One small file, mapped by every process that uses the cache. Locks are on its bytes, a byte a shard (fcntl(2), open file
+description locks): a million shards need no million files, a process that holds hundreds needs one descriptor, and the
+kernel frees what a process held when it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import struct
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Of each shard: bytes on disk, or reserved for it; when it was last used, when it was fetched ahead of its use (0: it
+# was used since), both in ns; how often it was evicted; whether it is being fetched. The last row is about all shards.
+_ROW = np.dtype([(name, np.int64) for name in ("held", "used", "ahead", "evicted", "fetching")])
+# Bytes to lock that are no shard's.
+_BOOKS = 1 << 40
+_ALIVE = _BOOKS + 1
+
+
+def books_size(shards: int) -> int:
+    """Give how many bytes the books of so many shards have."""
+    return (shards + 1) * _ROW.itemsize
+
+
+class Books:
+    """The rows of a cache's shards, as arrays int64[n]: `held`, `used`, `ahead`, `evicted` and `fetching`.
+
+    Args:
+        path: their file; it is made if there is none.
+        shards: how many there are.
+
+    Raises:
+        OSError: the file system has no locks.
+    """
+
+    def __init__(self, path: str, shards: int):
+        self.path = path
+        self.shards = shards
+        self._descriptors = threading.local()
+        self._holding: tuple[int, int] | None = None
+        self._open()
+
+    def _open(self) -> None:
+        self.size = size = books_size(self.shards)
+        with contextlib.suppress(FileExistsError):
+            if not os.path.exists(self.path):
+                _make_file(self.path, size)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            found = os.fstat(descriptor)
+            if found.st_size != size:
+                raise OSError(f"{self.path}: expected {size} bytes, found {found.st_size}; delete the folder around it")
+            rows = np.ndarray(self.shards + 1, _ROW, mmap.mmap(descriptor, size))
+        finally:
+            os.close(descriptor)
+        self._inode = found.st_ino
+        self.held: NDArray[np.int64] = rows["held"][:-1]
+        self.used: NDArray[np.int64] = rows["used"][:-1]
+        self.ahead: NDArray[np.int64] = rows["ahead"][:-1]
+        self.evicted: NDArray[np.int64] = rows["evicted"][:-1]
+        self.fetching: NDArray[np.int64] = rows["fetching"][:-1]
+        # When a process last found no room.
+        self.pressed: NDArray[np.int64] = rows["ahead"][-1:]
+        # The process is known to use the cache as long as it lives.
+        self._descriptors = threading.local()
+        self._holding = None
+        self._lock(self._holder(), _ALIVE, fcntl.F_RDLCK)
+
+    def renew(self) -> None:
+        """Open the books again if others have deleted the file, as who empties the folder does."""
+        try:
+            there = os.stat(self.path).st_ino == self._inode
+        except FileNotFoundError:
+            there = False
+        if not there:
+            os.makedirs(os.path.dirname(self.path), exist_ok=True)
+            self._open()
+
+    def _holder(self) -> int:
+        """Give this process's descriptor for the shards that it holds; a fork's child needs its own."""
+        if self._holding is None or self._holding[0] != os.getpid():
+            self._holding = os.getpid(), os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        return self._holding[1]
+
+    def _mine(self) -> int:
+        """Give this thread's descriptor for locks of its own."""
+        found = getattr(self._descriptors, "of", None)
+        if found is None or found[0] != os.getpid():
+            # Closed with the thread, which drops the file object.
+            file = open(self.path, "r+b", buffering=0)  # noqa: SIM115
+            found = self._descriptors.of = os.getpid(), file
+        descriptor: int = found[1].fileno()
+        return descriptor
+
+    def _lock(self, descriptor: int, byte: int, kind: int) -> bool:
+        """Lock a byte, or unlock it, without waiting; tell whether it could be."""
+        request = struct.pack("hhxxxxqqixxxx", kind, os.SEEK_SET, byte, 1, 0)
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise OSError(
+                f"{self.path}: its file system has no locks ({error}); choose a local on a disk of this machine"
+            ) from error
+        return True
+
+    def try_own(self, shard: int) -> bool:
+        """Take a shard for this thread alone, if nobody holds it; `disown` gives it back."""
+        return self._lock(self._mine(), shard, fcntl.F_WRLCK)
+
+    def disown(self, shard: int) -> None:
+        """Give back what `try_own` took."""
+        self._lock(self._mine(), shard, fcntl.F_UNLCK)
+
+    @contextlib.contextmanager
+    def own(self, shard: int, patience: float) -> Iterator[None]:
+        """Take a shard for this thread alone, when others let go of it.
+
+        Raises:
+            TimeoutError: they have not, for `patience` seconds.
+        """
+        wait_for(lambda: self.try_own(shard), patience, f"the lock of shard {shard} in {self.path}")
+        try:
+            yield
+        finally:
+            self.disown(shard)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the books, to change what is held."""
+        wait_for(lambda: self._lock(self._mine(), _BOOKS, fcntl.F_WRLCK), 60, f"the lock of {self.path}")
+        try:
+            yield
+        finally:
+            self._lock(self._mine(), _BOOKS, fcntl.F_UNLCK)
+
+    def try_hold(self, shard: int) -> bool:
+        """Keep a shard from being evicted as long as this process reads it, unless another owns it just now."""
+        return self._lock(self._holder(), shard, fcntl.F_RDLCK)
+
+    def let_go(self, shard: int) -> None:
+        """Give back what `try_hold` took."""
+        self._lock(self._holder(), shard, fcntl.F_UNLCK)
+
+
+def is_used(path: str) -> bool:
+    """Tell whether any process uses the cache of these books."""
+    with contextlib.suppress(FileNotFoundError), open(path, "r+b", buffering=0) as file:
+        request = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, _ALIVE, 1, 0)
+        try:
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, request)
+        except OSError:
+            return True
+    return False
+
+
+def wait_for(condition: Callable[[], bool], patience: float, what: str) -> None:
+    """Wait until a condition holds, asking again and again, up to each hundredth of a second."""
+    deadline, pause = time.monotonic() + patience, 0.0005
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(
+                f"waited {patience:.0f} s for {what}, which another process holds; if it is stopped, end it"
+            )
+        time.sleep(pause)
+        pause = min(0.01, 2 * pause)
+
+
+def _make_file(path: str, size: int) -> None:
+    temporary = f"{path}.{uuid.uuid4().hex}"
+    with open(temporary, "xb") as file:
+        file.truncate(size)
+    try:
+        os.link(temporary, path)
+    finally:
+        os.unlink(temporary)

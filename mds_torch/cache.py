@@ -1,0 +1,459 @@
+"""The cache: shards of a remote data set on this machine's disk, each fetched once for all processes that read it.
+
+A folder holds one data set's cache, below `.mds-cache`: for each index that the data set has had, a folder of its own
+with the shards, uncompressed, and their books. Processes meet in files alone: a shard is fetched by who holds its lock,
+to a temporary name, checked, and renamed. Nothing needs to be cleaned up after `kill -9`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import logging
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mds_core.compression import decompress
+from mds_core.errors import FormatError
+from mds_core.fetch import check_hash, fetch_file, map_file
+from mds_core.index import INDEX, File, Shard, identity_of
+from mds_core.reader import MDSReader
+from mds_torch.books import Books, books_size, is_used, wait_for
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+log = logging.getLogger("mds_torch")
+
+_FOLDER = ".mds-cache"
+# What was fetched ahead is kept for its reader so long, in seconds; a reader that has died does not come.
+_AHEAD = 600
+# Who needs room and finds all shards in use evicts some of those after so many seconds: their readers still have them
+# mapped, and fetch them again. Readers that wait for each other would wait for ever.
+_GRACE = 0.5
+
+
+@dataclass(frozen=True)
+class Fetching:
+    """How shards are fetched, and kept.
+
+    Args:
+        limit: the most bytes on disk, of all streams' caches together.
+        keep_zip: keep compressed files beside what they unpack to.
+        validate_hash: the name of a hash that files must have.
+        retry: how often to try again what may pass.
+        timeout: seconds that a shard may take, and a second more for each MiB.
+    """
+
+    limit: int | None = None
+    keep_zip: bool = False
+    validate_hash: str | None = None
+    retry: int = 2
+    timeout: float = 60.0
+
+
+class Cache:
+    """The cache of a data set in a folder.
+
+    Args:
+        source: the data set, at its remote place.
+        local: the folder. Shards that lie in it as they lie in the data set, under the same index, are read there, and
+            never deleted.
+        fetching: how.
+
+    Raises:
+        ValueError: the folder holds another data set, or its cache; the limit is less than a shard.
+        PermissionError: the folder is not this user's to write to.
+    """
+
+    def __init__(self, source: MDSReader, local: str, fetching: Fetching):
+        self._source = source
+        self.storage = source.storage
+        self.shards: Sequence[Shard] = source.index.shards
+        self.local = os.path.abspath(os.path.expanduser(local))
+        self.fetching = fetching
+        # All caches that share the limit.
+        self.together: list[Cache] = [self]
+        # What lets go of shards that this process holds and does not read just now.
+        self.let_go: Callable[[], None] = _nothing
+        self._check_limit()
+        try:
+            self._claim(source)
+        except PermissionError as error:
+            raise PermissionError(
+                f"can't keep a cache of {self.storage.root} in {self.local}: {error}; it seems to be another user's: "
+                "choose another local, or none, which gives each user a folder"
+            ) from error
+        self.folder = os.path.join(self.local, _FOLDER, identity_of(source.identity.encode(), source.version))
+        self._remove_old()
+        os.makedirs(self.folder, exist_ok=True)
+        self._books: Books | None = None
+        self._clean()
+
+    def _check_limit(self) -> None:
+        limit = self.fetching.limit
+        largest = max(self.shards, key=self._room_of, default=None)
+        if limit is None or largest is None:
+            return
+        least = self._room_of(largest) + books_size(len(self.shards))
+        if least > limit:
+            raise ValueError(
+                f"cache_limit: expected at least {least} bytes, as {self.storage.describe(largest.stored.basename)} "
+                f"needs, found {limit}"
+            )
+
+    def _claim(self, source: MDSReader) -> None:
+        """Make sure that the folder is this data set's, or nobody's."""
+        root = self.storage.root
+        index = _read(os.path.join(self.local, INDEX))
+        if index is not None and identity_of(index) != source.identity:
+            raise ValueError(
+                f"{self.local} holds another data set than {root}, or an older state of it: its {INDEX} is another "
+                "one; choose an empty folder as local, or empty this one"
+            )
+        self._mirrors = index is not None
+        os.makedirs(os.path.join(self.local, _FOLDER), mode=0o700, exist_ok=True)
+        owner = os.path.join(self.local, _FOLDER, "source")
+        with contextlib.suppress(FileExistsError):
+            _write_new(owner, root.encode())
+        found = (_read(owner) or b"").decode(errors="replace")
+        if found != root:
+            raise ValueError(
+                f"{self.local} holds the cache of {found}, not of {root}; choose another folder as local, or delete "
+                f"{os.path.join(self.local, _FOLDER)}"
+            )
+
+    def _remove_old(self) -> None:
+        """Delete what is cached of an index that the data set no longer has, unless it is in use."""
+        parent = os.path.dirname(self.folder)
+        for name in os.listdir(parent):
+            folder = os.path.join(parent, name)
+            if folder != self.folder and re.fullmatch("[0-9a-f]{32}", name) and not is_used(f"{folder}/books"):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    @property
+    def books(self) -> Books:
+        """The books, opened in this process."""
+        if self._books is None:
+            self._books = Books(os.path.join(self.folder, "books"), len(self.shards))
+        return self._books
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_books": None}
+
+    # Files
+
+    def _path(self, basename: str) -> str:
+        return os.path.join(self.folder, "shards", basename)
+
+    def _files(self, shard: Shard) -> list[str]:
+        paths = [self._path(file.basename) for file in (shard.raw_data, shard.zip_data) if file is not None]
+        return paths + [f"{path}.tmp" for path in paths]
+
+    def _room_of(self, shard: Shard) -> int:
+        """Give the bytes on disk that fetching a shard takes."""
+        return shard.raw_data.bytes + (shard.zip_data.bytes if shard.zip_data is not None else 0)
+
+    def _open(self, path: str, raw: File) -> Buffer | None:
+        """Map an uncompressed shard if it is there, whole, and has its hash; else None."""
+        try:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size != raw.bytes:
+                    raise FormatError(f"{path}: bytes: expected {raw.bytes} as in the index, found {size}")
+                data = map_file(file.fileno(), size)
+            if self.fetching.validate_hash in raw.hashes:
+                check_hash(self.fetching.validate_hash, raw.hashes, data, path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except FormatError as error:
+            log.warning("%s; it is fetched again", error)
+            return None
+        return data
+
+    def get(self, number: int) -> tuple[Buffer, int]:
+        """Give a shard, fetched if it is not there: its bytes, mapped, and how often it was evicted before.
+
+        With a limit, it is held, so that it is not evicted as long as there is another way, until `books.let_go`.
+
+        Raises:
+            FileNotFoundError, PermissionError, FormatError, OSError: it can't be fetched, as `fetch_file` says.
+            RewrittenError: the data set is another one now.
+        """
+        raw, books = self.shards[number].raw_data, self.books
+        if self._mirrors and (data := self._open(os.path.join(self.local, raw.basename), raw)) is not None:
+            return data, int(books.evicted[number])
+        held = self.fetching.limit is None
+        if not held:
+            wait_for(lambda: books.try_hold(number), self._patience(number), f"{self._path(raw.basename)}")
+        evicted = int(books.evicted[number])
+        data = self._open(self._path(raw.basename), raw)
+        if data is None:
+            if not held:
+                books.let_go(number)
+            found = self.fetch(number)
+            assert found is not None
+            data, evicted = found
+            if not held:
+                books.try_hold(number)  # who evicts it now leaves us what we have mapped
+        books.used[number] = time.time_ns()
+        books.ahead[number] = 0
+        return data, evicted
+
+    def is_there(self, number: int) -> bool:
+        """Tell whether a shard is on disk, as far as its name says."""
+        raw = self.shards[number].raw_data.basename
+        return os.path.exists(self._path(raw)) or (self._mirrors and os.path.exists(os.path.join(self.local, raw)))
+
+    def _patience(self, number: int) -> float:
+        return 10 + 2 * (self.fetching.timeout + self._room_of(self.shards[number]) / (1 << 20))
+
+    def fetch(self, number: int, ahead: bool = False) -> tuple[Buffer, int] | None:
+        """Fetch a shard, unless another process has done so meanwhile.
+
+        Args:
+            number: which.
+            ahead: it will be read later; then it takes no room from others of this kind.
+
+        Returns:
+            Its bytes, and how often it was evicted before; None if there is no room to fetch it ahead.
+        """
+        shard = self.shards[number]
+        self.books.renew()
+        books = self.books
+        with books.own(number, self._patience(number)):
+            data = self._open(self._path(shard.raw_data.basename), shard.raw_data)
+            if data is not None:
+                return data, int(books.evicted[number])
+            self._forget(number)  # what does not have its size or hash
+            if not self._reserve(number, ahead):
+                return None
+            try:
+                return self._fetch(shard), int(books.evicted[number])
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                if not self._free(self._room_of(shard)):
+                    raise OSError(
+                        error.errno,
+                        f"no space left for {self.storage.describe(shard.stored.basename)}, {self._room_of(shard)} "
+                        f"bytes, in {self.folder}; give a cache_limit, or a local on a larger disk",
+                    ) from error
+                return self._fetch(shard), int(books.evicted[number])
+            finally:
+                if books.fetching[number]:
+                    if os.path.exists(self._path(shard.raw_data.basename)):
+                        books.held[number] = sum(map(_size, self._files(shard)))
+                        books.fetching[number] = 0
+                    else:
+                        self._forget(number)
+
+    def _fetch(self, shard: Shard) -> Buffer:
+        options, raw = self.fetching, shard.raw_data
+        for path in self._files(shard):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        stored = self._path(shard.stored.basename)
+        validate_hash = options.validate_hash if options.validate_hash in shard.stored.hashes else None
+        with open(f"{stored}.tmp", "w+b", buffering=0) as file:
+            fetch_file(
+                self.storage, shard.stored, file, retry=options.retry, timeout=options.timeout,
+                validate_hash=validate_hash,
+            )  # fmt: skip
+            self._source.check_not_rewritten()
+            data = map_file(file.fileno(), shard.stored.bytes)
+        if shard.layout.compression is not None:
+            unpacked = decompress(
+                data, shard.layout.compression, raw.bytes, self.storage.describe(shard.stored.basename)
+            )
+            if options.validate_hash in raw.hashes:
+                check_hash(options.validate_hash, raw.hashes, unpacked, self.storage.describe(raw.basename))
+            if options.keep_zip:
+                os.rename(f"{stored}.tmp", stored)
+            else:
+                os.unlink(f"{stored}.tmp")
+            with open(f"{self._path(raw.basename)}.tmp", "w+b") as file:
+                file.write(unpacked)
+                file.flush()
+                data = map_file(file.fileno(), raw.bytes)
+        os.rename(f"{self._path(raw.basename)}.tmp", self._path(raw.basename))
+        return data
+
+    def discard(self, number: int) -> None:
+        """Delete a shard that turned out to be broken."""
+        with self.books.own(number, self._patience(number)):
+            self._forget(number)
+
+    def _forget(self, number: int) -> None:
+        """Delete a shard's files, and take it out of the books. Who calls it owns it, or the books."""
+        books = self.books
+        for path in self._files(self.shards[number]):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(path)
+        if books.held[number]:
+            books.evicted[number] += 1
+        books.held[number] = books.fetching[number] = books.ahead[number] = 0
+
+    def _clean(self) -> None:
+        """Delete what a process left behind that was killed while it fetched, and what is more than the limit."""
+        for number in np.flatnonzero(self.books.fetching).tolist():
+            if self.books.try_own(number):
+                try:
+                    if self.books.fetching[number]:
+                        self._forget(number)
+                finally:
+                    self.books.disown(number)
+        if self.fetching.limit is not None:
+            with self.books.locked():
+                self._make_room(0, ahead=False, force=False)
+
+    # Room
+
+    def _reserve(self, number: int, ahead: bool) -> bool:
+        """Make room for a shard, and put it down; tell whether there is room to fetch it ahead."""
+        books, need = self.books, self._room_of(self.shards[number])
+        began = time.monotonic()
+
+        def reserve() -> bool:
+            waited = time.monotonic() - began
+            with contextlib.ExitStack() as stack:
+                for cache in sorted(self.together, key=lambda cache: cache.folder):
+                    stack.enter_context(cache.books.locked())
+                if not self._make_room(need, ahead, force=not ahead and waited > _GRACE):
+                    books.pressed[0] = time.time_ns()
+                    return False
+                books.held[number], books.fetching[number] = need, 1
+                books.used[number] = time.time_ns()
+                books.ahead[number] = time.time_ns() if ahead else 0
+                return True
+
+        if self.fetching.limit is None:
+            books.held[number], books.fetching[number] = need, 1
+            return True
+        if ahead:
+            return reserve()
+        if not reserve():
+            self.let_go()
+        what = f"{need} bytes of the cache_limit of {self.fetching.limit}"
+        wait_for(lambda: bool(books.fetching[number]) or reserve(), self._patience(number), what)
+        return True
+
+    def _make_room(self, need: int, ahead: bool, force: bool) -> bool:
+        """Evict shards until there is room; tell whether there is. The books of all caches are locked.
+
+        The least recently used go first; then, but not for what is fetched ahead itself, what was fetched ahead, the
+        newest first: it is needed last. With `force`, also those that processes hold.
+        """
+        assert self.fetching.limit is not None
+        over = (
+            sum(int(cache.books.held.sum()) + cache.books.size for cache in self.together) + need - self.fetching.limit
+        )
+        if over <= 0:
+            return True
+        soon = time.time_ns() - _AHEAD * 10**9
+        candidates: list[tuple[bool, int, Cache, int]] = []
+        for cache in self.together:
+            books = cache.books
+            for number in np.flatnonzero(books.held).tolist():
+                awaited = int(books.ahead[number])
+                if awaited > soon:
+                    if not ahead:
+                        candidates.append((True, -awaited, cache, number))
+                else:
+                    candidates.append((False, 0 if books.fetching[number] else int(books.used[number]), cache, number))
+        candidates.sort(key=lambda candidate: candidate[:2])
+        for forced in (False, True) if force else (False,):
+            for _, _, cache, number in candidates:
+                if over <= 0:
+                    return True
+                over -= cache._evict(number, forced)
+        return over <= 0
+
+    def _evict(self, number: int, force: bool = False) -> int:
+        """Delete a shard if no process holds it; give its bytes."""
+        books = self.books
+        owned = books.try_own(number)
+        if not owned and (not force or books.fetching[number]):
+            return 0
+        size = int(books.held[number])
+        self._forget(number)
+        if owned:
+            books.disown(number)
+        return size
+
+    def _free(self, need: int) -> bool:
+        """Evict what is in use by nobody, as the disk is full; tell whether it was as much as is needed."""
+        books, freed = self.books, 0
+        with books.locked():
+            for number in np.argsort(books.used).tolist():
+                if freed >= need:
+                    break
+                if books.held[number] and not books.fetching[number]:
+                    freed += self._evict(number)
+        return freed >= need
+
+
+def _nothing() -> None:
+    pass
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
+def _write_new(path: str, data: bytes) -> None:
+    """Write a file that appears whole; FileExistsError if it is there."""
+    with tempfile.NamedTemporaryFile(dir=os.path.dirname(path)) as file:
+        file.write(data)
+        file.flush()
+        os.link(file.name, path)
+
+
+def cache_root() -> str:
+    """Give the folder of this user's caches: `mds-spark` below XDG_CACHE_HOME, or below ~/.cache."""
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "mds-spark")
+
+
+def default_folder(remote: str) -> str:
+    """Give the folder of a data set's cache where none is given: the same for the same data set."""
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", remote.rstrip("/").rpartition("/")[2])[:60]
+    return os.path.join(cache_root(), f"{name}-{hashlib.sha256(remote.encode()).hexdigest()[:16]}")
+
+
+def clean_cache() -> None:
+    """Delete this user's caches of data sets that were given no `local`; what a running process reads stays.
+
+    Example:
+        >>> mds_torch.clean_cache()
+    """
+    root = cache_root()
+    for name in os.listdir(root) if os.path.isdir(root) else []:
+        parent = os.path.join(root, name, _FOLDER)
+        caches = [os.path.join(parent, cache) for cache in os.listdir(parent)] if os.path.isdir(parent) else []
+        used = [cache for cache in caches if is_used(os.path.join(cache, "books"))]
+        for cache in caches:
+            if cache not in used and os.path.isdir(cache):
+                shutil.rmtree(cache, ignore_errors=True)
+        if used:
+            log.warning("%s is in use, and stays", ", ".join(used))
+        else:
+            shutil.rmtree(os.path.join(root, name), ignore_errors=True)
