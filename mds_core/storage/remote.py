@@ -26,21 +26,25 @@ CHUNK = 1 << 20
 # What a store answers when a condition of a write does not hold.
 CHANGED = (409, 412)
 
+# Options by name, as what can be compared.
+Options = tuple[tuple[str, str], ...]
+
 _clients: dict[tuple[Any, ...], Any] = {}
 _lock = threading.Lock()
 
 
-def client_of(make: Callable[..., Any], *arguments: Any) -> Any:
+def client_of(make: Callable[..., Any], options: Options, *others: Any) -> Any:
     """Give this process's client of a store, made when it is first asked for: connections do not survive a fork.
 
     Args:
-        make: what makes it.
-        *arguments: what it is made of; other arguments, another client.
+        make: what makes it of the options.
+        options: of the store.
+        *others: what it also depends on: if that changes, there is another client.
     """
-    key = (os.getpid(), make, *arguments)
+    key = (os.getpid(), make, options, *others)
     with _lock:
         if key not in _clients:
-            _clients[key] = make(*arguments)
+            _clients[key] = make(options)
         return _clients[key]
 
 
@@ -69,13 +73,15 @@ class RemoteStorage:
     OPTIONS: tuple[str, ...] = ()
     # Where its users keep credentials, as an advice.
     HELP = ""
+    # How the names of variables begin that its library reads: who sets one in a notebook gets another client.
+    ENVIRONMENT: tuple[str, ...] = ()
     # What its library raises.
     ERRORS: tuple[type[Exception], ...] = ()
 
     def __init__(self, root: str, prefix: str, options: Mapping[str, str]):
         self.root = root.rstrip("/")
         self._prefix = prefix.strip("/")
-        self._options = tuple(sorted(options.items()))
+        self._options: Options = tuple(sorted(options.items()))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.root!r})"  # options may hold secrets
@@ -86,6 +92,13 @@ class RemoteStorage:
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}" if self._prefix else name
+
+    def _client_of(self, make: Callable[..., Any]) -> Any:
+        """Give this process's client, of the options and the environment, made by a function of the options."""
+        variables = tuple(
+            sorted((name, value) for name, value in os.environ.items() if name.startswith(self.ENVIRONMENT))
+        )
+        return client_of(make, self._options, variables)
 
     def _status(self, error: Exception) -> int | None:
         """Give the HTTP status of an error, 401 for credentials that are not there; None: there was no answer."""

@@ -13,10 +13,10 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
 from mds_core.storage.info import Info
-from mds_core.storage.remote import ATTEMPTS, CHANGED, CHUNK, STALL, Parts, RemoteStorage, client_of
+from mds_core.storage.remote import ATTEMPTS, CHANGED, CHUNK, STALL, Options, Parts, RemoteStorage
 
 
-def _make_client(options: tuple[tuple[str, str], ...]) -> Any:
+def _make_client(options: Options) -> Any:
     given = dict(options)
     session = boto3.session.Session(profile_name=given.get("profile"))
     keys = {name: given[name] for name in ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
@@ -53,6 +53,7 @@ class S3Storage(RemoteStorage):
         "check the credentials that boto3 finds (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the "
         "machine's role), in every process that reads or writes; without any, it asks as anybody"
     )
+    ENVIRONMENT = ("AWS_", "S3_ENDPOINT_URL")
     ERRORS = (BotoCoreError, ClientError)
 
     def __init__(self, root: str, options: Mapping[str, str]):
@@ -67,7 +68,7 @@ class S3Storage(RemoteStorage):
 
     @property
     def _client(self) -> Any:
-        return client_of(_make_client, self._options)
+        return self._client_of(_make_client)
 
     def _object(self, name: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._key(name), **self._payer}

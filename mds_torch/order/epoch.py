@@ -86,7 +86,7 @@ class EpochOrder:
             workers: how many there are.
             rows: about how many ids to give together.
             long_turns: workers take turns of one batch, as torch's DataLoader asks them for; with this, of all the
-                batches whose ids are given together, and nothing is skipped.
+                batches whose ids are given together.
             skip: leave so many of the worker's samples out.
 
         Returns:
@@ -100,8 +100,11 @@ class EpochOrder:
             numbers = _long_turns(worker, workers, batches, together)
         else:
             numbers = _growing(range(worker, batches, workers)[skip // deal.batch_size :], together)
-        skip %= deal.batch_size
+            skip %= deal.batch_size
         for some in numbers:
+            if skip >= len(some) * deal.batch_size:
+                skip -= len(some) * deal.batch_size
+                continue
             yield self.sequence.ids(deal.positions(self.rank, some)[skip:])
             skip = 0
 

@@ -2,26 +2,25 @@
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-import mds_core.storage.s3 as s3
 from mds_core import MDSWriter
 from mds_torch import Stream, StreamingDataLoader, StreamingDataset
 from tests.mds_core.storage.servers import environment_of, s3_server
 
 
 @pytest.fixture
-def remote() -> Iterator[str]:
+def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A data set of 90 samples in a bucket."""
-    s3._clients.clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with s3_server("a-bucket") as environment, environment_of(environment):
         path = f"s3://a-bucket/{uuid.uuid4().hex}"  # the server's memory is the process's
         with MDSWriter(out=f"{path}/train", columns={"n": "int64", "s": "str"}, size_limit=400) as writer:
             for n in range(90):
                 writer.write({"n": n, "s": "x" * (n % 7)})
         yield path
-    s3._clients.clear()
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2}], ids=str)

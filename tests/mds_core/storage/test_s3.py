@@ -7,16 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from mds_core.storage import open_storage, remote
+from mds_core.storage import open_storage
 from tests.mds_core.storage.servers import CREDENTIALS, environment_of, s3_server
-
-
-@pytest.fixture(autouse=True)
-def new_client() -> Iterator[None]:
-    """Each test's client is of its own environment."""
-    remote._clients.clear()
-    yield
-    remote._clients.clear()
 
 
 def test_a_bucket_that_is_not_there_is_named() -> None:
