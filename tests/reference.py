@@ -19,8 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 STREAMING = "mosaicml-streaming==0.13.0"
-# What importing the library needs, and no more: its clients of object stores are imported only when used.
+# What importing the library needs, and its client of S3: those of other stores are imported only when used.
 REQUIREMENTS = [
+    "boto3>=1.21.45,<2",
     "brotli>=1.0.9",
     "catalogue>=2,<3",
     "numpy<2.2",
