@@ -55,6 +55,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,6 +168,7 @@ def store(name, endpoint):
     with MDSWriter(out=f"s3://{BUCKET}/{name}", columns=columns, size_limit=case.shard_bytes) as writer:
         for row in range(case.rows):
             writer.write(case.sample(row))
+        time.sleep(1.1)  # S3 keeps seconds, and data sets that take longer to write are older than their index
     found = client.list_objects_v2(Bucket=BUCKET, Prefix=f"{name}/")["Contents"]
     print(f"{name}: {len(found) - 1} shards", file=sys.stderr, flush=True)
     return sum(entry["Size"] for entry in found)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 import pyarrow as pa
 
-from mds_core.errors import FormatError
+from mds_core.errors import FormatError, RewrittenError
 from mds_core.hashing import digest
-from mds_core.index import File
+from mds_core.index import File, Shard, check_unchanged
 from mds_core.storage import Storage
+from mds_core.storage.info import Version
 from mds_core.storage.remote import pause_after
 
 if TYPE_CHECKING:
@@ -21,20 +22,22 @@ if TYPE_CHECKING:
 _SLOWEST = 1 << 20
 
 
-def fetch_file(
+def fetch_shard(
     storage: Storage,
-    stored: File,
+    index: Version,
+    shard: Shard,
     into: BinaryIO,
     *,
     retry: int = 2,
     timeout: float = 60.0,
     validate_hash: str | None = None,
 ) -> None:
-    """Write a file of a data set to an open, empty one, and check it.
+    """Write a shard's file, as it is stored, to an open, empty one, and check it.
 
     Args:
         storage: the data set's folder.
-        stored: the file's entry in the index.
+        index: the version of its index, when that was read.
+        shard: the shard's entry there.
         into: where to.
         retry: how often to try again what may pass, with growing pauses: broken connections, busy servers, a body that
             is cut short or does not have its hash.
@@ -43,10 +46,12 @@ def fetch_file(
 
     Raises:
         FileNotFoundError: there is no such file.
+        RewrittenError: the data set was written again since its index was read.
         PermissionError: the store refuses.
         FormatError: what came each time is not what the index says.
         OSError: it could not be read; the disk is full.
     """
+    stored = shard.stored
     path = storage.describe(stored.basename)
     began = time.monotonic()
     deadline = began + timeout + stored.bytes / _SLOWEST
@@ -54,14 +59,16 @@ def fetch_file(
         into.seek(0)
         into.truncate()
         try:
-            storage.fetch(stored.basename, cast(BinaryIO, _Bounded(into, stored, path)), deadline)
+            version = storage.fetch(stored.basename, cast(BinaryIO, _Bounded(into, stored, path)), deadline)
             into.flush()
             check_size(into.tell(), stored, path)
             check_hash(validate_hash, stored.hashes, map_file(into.fileno(), stored.bytes), path)
+            check_unchanged(storage, index, shard, version)
             return
         except FileNotFoundError:
+            check_unchanged(storage, index, shard, None)
             raise FileNotFoundError(f"shard {path} is missing: the index names it, with {stored.bytes} bytes") from None
-        except PermissionError:
+        except (PermissionError, RewrittenError):
             raise
         except (FormatError, OSError) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):  # the disk is full

@@ -23,10 +23,13 @@ from mds_core.encodings import get_encoding
 from mds_core.errors import FormatError, RewrittenError
 from mds_core.hashing import check_hashes
 from mds_core.storage import Storage, open_storage
+from mds_core.storage.info import Version
 
 INDEX = "index.json"
 VERSION = 2
 OWN_KEY = "mds_spark"
+# How the shards' names begin that hold the id of their write.
+_WRITE_ID = re.compile(r"shard\.[0-9a-f]{16}\.")
 MAX_SHARD_BYTES = (1 << 32) - 1  # offsets are u32
 
 
@@ -346,7 +349,7 @@ def read_index(storage: Storage) -> Index:
     return read_index_version(storage)[0]
 
 
-def read_index_version(storage: Storage) -> tuple[Index, str, str]:
+def read_index_version(storage: Storage) -> tuple[Index, str, Version]:
     """Read and check a data set's index; give its identity, a hash of its bytes, and the version of its file, too.
 
     Raises:
@@ -363,15 +366,32 @@ def read_index_version(storage: Storage) -> tuple[Index, str, str]:
     return parse_index(data, storage.describe(INDEX)), identity_of(data), version
 
 
-def check_version(storage: Storage, version: str) -> None:
-    """Raise RewrittenError if a data set's index is not the file of a version any more."""
+def check_unchanged(storage: Storage, index: Version, shard: Shard, fetched: Version | None) -> None:
+    """Raise RewrittenError if a file of a data set may be of a later one than its index, as that was read.
+
+    A file that was written before the index is the index's own: who writes the data set again writes after it. For
+    others, it is looked up whether the index still is the same; or has the same shard, under a name that no other write
+    can have chosen, as after an append.
+
+    Args:
+        storage: the data set's folder.
+        index: the version of its index, when that was read.
+        shard: the shard's entry there.
+        fetched: the version of its file; None: it is not there.
+    """
+    if fetched is not None and fetched.is_before(index):
+        return
     info = storage.info(INDEX)
-    if info is None or info.version != version:
-        found = "gone" if info is None else f"another file ({info.version})"
-        raise RewrittenError(
-            f"{storage.describe(INDEX)} is {found} since it was read ({version}): what is read from here on would be "
-            "of another data set; open it anew"
-        )
+    if info is not None and info.version == index:
+        return
+    has_own_name = _WRITE_ID.match(posixpath.basename(shard.stored.basename))
+    if info is not None and fetched is not None and has_own_name and shard in read_index(storage).shards:
+        return
+    found = "gone" if info is None else f"another file ({info.version.tag})"
+    raise RewrittenError(
+        f"{storage.describe(INDEX)} is {found} since it was read ({index.tag}), and {shard.stored.basename} is not "
+        "what it was: what is read from here on would be of another data set; open it anew"
+    )
 
 
 def identity_of(data: bytes, version: str = "") -> str:

@@ -36,7 +36,7 @@ class RangedShard:
         self._path = storage.describe(raw.basename)
         stop = min(raw.bytes, 8 + 4 * shard.samples)
         try:
-            header, self._version = storage.read_range(raw.basename, 0, stop)
+            header, self.version = storage.read_range(raw.basename, 0, stop)
         except FileNotFoundError:
             raise FileNotFoundError(
                 f"shard {self._path} is missing: the index names it, with {raw.bytes} bytes"
@@ -60,10 +60,10 @@ class RangedShard:
         """
         self.asked += 1
         shard, start, stop = self._shard, int(self._offsets[row]), int(self._offsets[row + 1])
-        data, version = b"", self._version
+        data, version = b"", self.version
         if stop > start:
             data, version = self._storage.read_range(shard.raw_data.basename, start, stop)
-        if version != self._version:
+        if version != self.version:
             raise RewrittenError(f"{self._path} was written again while it was read; open the data set anew")
         if len(data) != stop - start:
             found = start + len(data)

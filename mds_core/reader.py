@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from mds_core.compression import decompress
 from mds_core.encodings import check_safe
 from mds_core.errors import FormatError
-from mds_core.fetch import check_hash, check_size, fetch_file, map_file
+from mds_core.fetch import check_hash, check_size, fetch_shard, map_file
 from mds_core.hashing import check_hashes
-from mds_core.index import File, Index, Shard, check_version, read_index_version
+from mds_core.index import File, Index, Shard, check_unchanged, read_index_version
 from mds_core.ranged import MOST_BY_RANGE, RangedShard
 from mds_core.shard import Rows, ShardReader
 from mds_core.storage import Storage, open_storage
+from mds_core.storage.info import Version
 from mds_core.storage.local import LocalStorage
 
 if TYPE_CHECKING:
@@ -44,13 +45,18 @@ _keep_freed_memory()
 
 
 def open_shard(
-    storage: Storage, shard: Shard, validate_hash: str | None = None, columns: Sequence[str] | None = None
+    storage: Storage,
+    index: Version,
+    shard: Shard,
+    validate_hash: str | None = None,
+    columns: Sequence[str] | None = None,
 ) -> ShardReader:
     """Open and check a shard: memory-mapped, or unpacked to a temporary file without a name, and mapped.
 
     Args:
         storage: the data set's folder.
-        shard: the shard's entry in the index.
+        index: the version of its index, when that was read.
+        shard: the shard's entry there.
         validate_hash: the name of a hash that the files must have, if any.
         columns: the names of the columns to read, all unless given.
 
@@ -65,7 +71,7 @@ def open_shard(
         check_hash(validate_hash, stored.hashes, data, path)
     else:
         with tempfile.TemporaryFile() as file:
-            fetch_file(storage, stored, file, validate_hash=validate_hash)
+            fetch_shard(storage, index, shard, file, validate_hash=validate_hash)
             data = map_file(file.fileno(), stored.bytes)
     if shard.layout.compression is not None:
         raw = decompress(data, shard.layout.compression, shard.raw_data.bytes, path)
@@ -222,7 +228,7 @@ class MDSReader:
         ranged = self._by_range.get(number)
         if ranged is None:
             ranged = self._by_range[number] = RangedShard(self.storage, shard, self._columns)
-            check_version(self.storage, self.version)
+            check_unchanged(self.storage, self.version, shard, ranged.version)
         if ranged.asked >= MOST_BY_RANGE:
             del self._by_range[number]
             return None
@@ -287,10 +293,7 @@ class MDSReader:
         return shard
 
     def _opened(self, number: int) -> ShardReader:
-        shard = open_shard(self.storage, self.shards[number], self._validate_hash, self._columns)
-        if not isinstance(self.storage, LocalStorage):
-            check_version(self.storage, self.version)
-        return shard
+        return open_shard(self.storage, self.version, self.shards[number], self._validate_hash, self._columns)
 
     def __getstate__(self) -> dict[str, Any]:
         # Memory maps do not travel; a copy in another process opens its own.

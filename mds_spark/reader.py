@@ -13,10 +13,11 @@ from pyspark.sql.types import BinaryType, DataType, StringType, StructField, Str
 from mds_core.columnar import decode_columns
 from mds_core.encodings import get_encoding
 from mds_core.errors import FormatError
-from mds_core.index import Index, Shard, read_index
+from mds_core.index import Index, Shard, read_index_version
 from mds_core.reader import open_shard
 from mds_core.shard import ShardReader
 from mds_core.storage import Storage, open_storage
+from mds_core.storage.info import Version
 from mds_spark.options import ReadOptions
 from mds_spark.types import arrow_schema, kept_schema, means_the_same, spark_column, spark_type
 
@@ -42,11 +43,11 @@ def infer_schema(options: ReadOptions) -> StructType:
         FormatError: its index is broken, or its schema is not that of its columns.
     """
     storage = open_storage(options.path, options.storage)
-    index = read_index(storage)
+    index, _, version = read_index_version(storage)
     schema = kept_schema(index, options.path)
     if schema is not None:
         return schema
-    arrays = _array_types(index, storage, options.validate_hash)
+    arrays = _array_types(index, storage, version, options.validate_hash)
     return StructType([StructField(name, spark_type(e, arrays.get(name)), False) for name, e in index.columns.items()])
 
 
@@ -72,13 +73,13 @@ def _check_type(kept: StructType, name: str, wanted: DataType, path: str) -> Non
     )
 
 
-def _array_types(index: Index, storage: Storage, validate_hash: str | None) -> dict[str, pa.DataType]:
+def _array_types(index: Index, storage: Storage, version: Version, validate_hash: str | None) -> dict[str, pa.DataType]:
     """Give the Arrow type of each ndarray column whose values in the first shard share dtype and dimensions."""
     names = [name for name, encoding in index.columns.items() if encoding.startswith("ndarray")]
     entry = next((shard for shard in index.shards if shard.samples), None)
     if entry is None or not names:
         return {}
-    shard = open_shard(storage, entry, validate_hash)
+    shard = open_shard(storage, version, entry, validate_hash)
     types = {}
     for name in names:
         with contextlib.suppress(FormatError):
@@ -97,7 +98,7 @@ class MDSDataSourceReader(DataSourceReader):
     def __init__(self, options: ReadOptions, schema: StructType):
         self.options = options
         self.schema = schema
-        index = read_index(open_storage(options.path, options.storage))
+        index, _, self._version = read_index_version(open_storage(options.path, options.storage))
         self._stored = _stored_names(schema.names, list(index.columns), options.path)
         self._shards = [shard for shard in index.shards if shard.samples]
         kept = kept_schema(index, options.path) or StructType()
@@ -123,7 +124,7 @@ class MDSDataSourceReader(DataSourceReader):
         assert isinstance(partition, Shards)
         storage = open_storage(self.options.path, self.options.storage)
         for entry in partition.shards:
-            shard = open_shard(storage, entry, self.options.validate_hash)
+            shard = open_shard(storage, self._version, entry, self.options.validate_hash)
             step = max(1, min(_ROWS_AT_ONCE, _BYTES_AT_ONCE * len(shard) // len(shard.data)))
             for first in range(0, len(shard), step):
                 yield self._batch(shard, first, min(first + step, len(shard)))

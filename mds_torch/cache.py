@@ -24,8 +24,8 @@ import numpy as np
 
 from mds_core.compression import decompress
 from mds_core.errors import FormatError
-from mds_core.fetch import check_hash, fetch_file, map_file
-from mds_core.index import INDEX, File, Shard, check_version, identity_of
+from mds_core.fetch import check_hash, fetch_shard, map_file
+from mds_core.index import INDEX, File, Shard, identity_of
 from mds_core.reader import MDSReader
 from mds_torch.books import Books, books_size, is_used, wait_for
 
@@ -92,7 +92,7 @@ class Cache:
                 f"can't keep a cache of {self.storage.root} in {self.local}: {error}; it seems to be another user's: "
                 "choose another local, or none, which gives each user a folder"
             ) from error
-        self.folder = os.path.join(self.local, _FOLDER, identity_of(source.identity.encode(), source.version))
+        self.folder = os.path.join(self.local, _FOLDER, identity_of(source.identity.encode(), self.version.tag))
         self._remove_old()
         os.makedirs(self.folder, exist_ok=True)
         self._books: Books | None = None
@@ -189,7 +189,7 @@ class Cache:
             let_go: if there is no room, what lets go of all other shards that the reader holds.
 
         Raises:
-            FileNotFoundError, PermissionError, FormatError, OSError: it can't be fetched, as `fetch_file` says.
+            FileNotFoundError, PermissionError, FormatError, OSError: it can't be fetched, as `fetch_shard` says.
             RewrittenError: the data set is another one now.
         """
         raw, books = self.shards[number].raw_data, self.books
@@ -281,11 +281,10 @@ class Cache:
         stored = self._path(shard.stored.basename)
         validate_hash = options.validate_hash if options.validate_hash in shard.stored.hashes else None
         with open(f"{stored}.tmp", "w+b", buffering=0) as file:
-            fetch_file(
-                self.storage, shard.stored, file, retry=options.retry, timeout=options.timeout,
+            fetch_shard(
+                self.storage, self.version, shard, file, retry=options.retry, timeout=options.timeout,
                 validate_hash=validate_hash,
             )  # fmt: skip
-            check_version(self.storage, self.version)
             data = map_file(file.fileno(), shard.stored.bytes)
         if shard.layout.compression is not None:
             unpacked = decompress(

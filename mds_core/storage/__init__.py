@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-from mds_core.storage.info import Info
+from mds_core.storage.info import Info, Version
 from mds_core.storage.local import LocalStorage
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ class Storage(Protocol):
     def read(self, name: str) -> bytes | None:
         """Read a whole file; None if there is none."""
 
-    def read_range(self, name: str, start: int, stop: int | None) -> tuple[bytes, str]:
+    def read_range(self, name: str, start: int, stop: int | None) -> tuple[bytes, Version]:
         """Read a file's bytes from start to stop, or to its end; give them, and its version.
 
         FileNotFoundError if there is none.
         """
 
-    def fetch(self, name: str, file: BinaryIO, deadline: float | None = None) -> None:
-        """Write all of a file's bytes to an open one, once; FileNotFoundError if there is none.
+    def fetch(self, name: str, file: BinaryIO, deadline: float | None = None) -> Version:
+        """Write all of a file's bytes to an open one, once; give its version. FileNotFoundError if there is none.
 
         TimeoutError if a deadline, on `time.monotonic`'s clock, has passed.
         """

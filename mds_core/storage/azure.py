@@ -19,7 +19,7 @@ from azure.core.pipeline.transport import RequestsTransport
 from azure.identity import DefaultAzureCredential
 from azure.storage.blob import BlobBlock, BlobServiceClient
 
-from mds_core.storage.info import Info
+from mds_core.storage.info import Info, Version
 from mds_core.storage.remote import MARK, STALL, Parts, RemoteStorage
 
 # Files go and come in pieces of this size, one after the other.
@@ -156,13 +156,13 @@ class AzureStorage(RemoteStorage):
         said = [getattr(error, "status_code", None), getattr(code, "value", code), str(error).partition("\n")[0]]
         return _hide(" ".join(str(part) for part in said if part))
 
-    def _stream(self, name: str, start: int, stop: int | None, timeout: float) -> tuple[Iterable[bytes], str]:
+    def _stream(self, name: str, start: int, stop: int | None, timeout: float) -> tuple[Iterable[bytes], Version]:
         some = {} if stop is None else {"offset": start, "length": stop - start}
         # Of a body that stalls, the library takes three tries by itself.
         found = self._file(name).download_blob(
             **some, max_concurrency=1, connection_timeout=min(10.0, timeout), read_timeout=timeout / 3
         )
-        return found.chunks(), found.properties.etag
+        return found.chunks(), _version(found.properties)
 
     def info(self, name: str) -> Info | None:
         """Give a file's size and version; None if there is none."""
@@ -173,7 +173,7 @@ class AzureStorage(RemoteStorage):
                 if error.status_code == 404:
                     return None
                 raise
-        return Info(found.size, found.etag)
+        return Info(found.size, _version(found))
 
     def list(self) -> list[str]:
         """List the names of all files, at any depth."""
@@ -192,11 +192,11 @@ class AzureStorage(RemoteStorage):
                 if not token:
                     return names
 
-    def _write_if(self, name: str, body: Parts, version: str | None, mark: str) -> None:
+    def _write_if(self, name: str, body: Parts, version: Version | None, mark: str) -> None:
         file = self._file(name)
         condition: dict[str, Any] = {"match_condition": MatchConditions.IfMissing}
         if version is not None:
-            condition = {"match_condition": MatchConditions.IfNotModified, "etag": version}
+            condition = {"match_condition": MatchConditions.IfNotModified, "etag": version.tag}
         body.seek(0)
         if body.size <= _PIECE:
             data = body.read()
@@ -241,3 +241,7 @@ def _hide_in_record(record: logging.LogRecord) -> bool:
 
 # It logs each request's address, when one asks it to.
 logging.getLogger("urllib3.connectionpool").addFilter(_hide_in_record)
+
+
+def _version(properties: Any) -> Version:
+    return Version(properties.etag, properties.last_modified.timestamp())

@@ -14,6 +14,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -21,7 +22,7 @@ import requests
 from databricks.sdk.core import Config
 from requests.adapters import HTTPAdapter
 
-from mds_core.storage.info import Info
+from mds_core.storage.info import Info, Version
 from mds_core.storage.remote import ATTEMPTS, BUSY, CHANGED, CHUNK, PASSING, STALL, Parts, RemoteStorage, pause_after
 
 # How long to wait for a connection, and for the answer to what may take a server long: a large upload, a long listing.
@@ -225,7 +226,7 @@ class VolumeStorage(_DatabricksStorage):
     def _file(self, name: str) -> str:
         return "/api/2.0/fs/files" + quote(self._path(name))
 
-    def _stream(self, name: str, start: int, stop: int | None, timeout: float) -> tuple[Iterable[bytes], str]:
+    def _stream(self, name: str, start: int, stop: int | None, timeout: float) -> tuple[Iterable[bytes], Version]:
         some = {} if stop is None else {"Range": f"bytes={start}-{stop - 1}"}
         answer = self._ask("GET", self._file(name), passing=(), timeout=timeout, headers=some, stream=True)
         if answer.status_code == 206:
@@ -306,9 +307,10 @@ class DbfsStorage(_DatabricksStorage):
         found = self._query("get-status", timeout, passing, path=path)
         if found.get("is_dir"):
             raise Failure(404, "it is a folder")
-        return Info(found["file_size"], f"{found['modification_time']} {found['file_size']}")
+        written = found["modification_time"]
+        return Info(found["file_size"], Version(f"{written} {found['file_size']}", written / 1000))
 
-    def _stream(self, name: str, start: int, stop: int | None, timeout: float) -> tuple[Iterable[bytes], str]:
+    def _stream(self, name: str, start: int, stop: int | None, timeout: float) -> tuple[Iterable[bytes], Version]:
         path = self._path(name)
         found = self._look(path, timeout, passing=())
         stop = found.size if stop is None else min(stop, found.size)
@@ -413,8 +415,9 @@ def _body(answer: requests.Response, start: int, stop: int | None) -> Iterator[b
         raise Failure(None, f"it broke off after {at} of {expected} bytes")
 
 
-def _version(answer: requests.Response, size: str) -> str:
-    return f"{_header(answer, 'Last-Modified')} {size}"
+def _version(answer: requests.Response, size: str) -> Version:
+    written = _header(answer, "Last-Modified")
+    return Version(f"{written} {size}", parsedate_to_datetime(written).timestamp())
 
 
 def _header(answer: requests.Response, name: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import fsspec
 from fsspec.implementations.arrow import ArrowFSWrapper
 
-from mds_core.storage.info import Info
+from mds_core.storage.info import Info, Version
 from mds_core.storage.remote import Parts, RemoteStorage, client_of
 
 # Pieces in which a file is fetched: each is a request, after which some file systems have read ahead for nothing.
@@ -106,7 +106,7 @@ class FilesystemStorage(RemoteStorage):
         except FileNotFoundError:
             return []
 
-    def _get(self, name: str, start: int, stop: int | None) -> tuple[bytes, str] | None:
+    def _get(self, name: str, start: int, stop: int | None) -> tuple[bytes, Version] | None:
         try:
             with self._errors("read", name):
                 self._fs.invalidate_cache()
@@ -123,8 +123,8 @@ class FilesystemStorage(RemoteStorage):
         data: bytes = self._fs.cat_file(self._key(name), start or None, stop, **more)
         return data
 
-    def fetch(self, name: str, file: BinaryIO, deadline: float | None = None) -> None:
-        """Write all of a file's bytes to an open one; once, so that who calls it may try again.
+    def fetch(self, name: str, file: BinaryIO, deadline: float | None = None) -> Version:
+        """Write all of a file's bytes to an open one, once, so that who calls it may try again; give its version.
 
         Raises:
             FileNotFoundError: there is none.
@@ -132,7 +132,8 @@ class FilesystemStorage(RemoteStorage):
             OSError: it could not be read.
         """
         with self._errors("read", name):
-            size = self._fs.info(self._key(name))["size"]
+            found = self._fs.info(self._key(name))
+            size = found["size"]
         done = 0
         while done < size:
             with self._errors("read", name):
@@ -143,6 +144,7 @@ class FilesystemStorage(RemoteStorage):
             done += len(piece)
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"{self.describe(name)}: out of time after {done} bytes")
+        return _version(found)
 
     def _create(self, name: str, body: Parts) -> None:
         if self._fs.exists(self._key(name)):
@@ -215,5 +217,5 @@ def _meaning(text: str) -> Any:
         return text
 
 
-def _version(found: Mapping[str, Any]) -> str:
-    return " ".join(str(found[key]) for key in _VERSIONS if found.get(key) is not None) or str(found["size"])
+def _version(found: Mapping[str, Any]) -> Version:
+    return Version(" ".join(str(found[key]) for key in _VERSIONS if found.get(key) is not None) or str(found["size"]))

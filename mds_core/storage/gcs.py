@@ -19,7 +19,7 @@ from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, Tra
 from google.auth.transport.requests import AuthorizedSession
 from google.oauth2 import service_account
 
-from mds_core.storage.info import Info
+from mds_core.storage.info import Info, Version
 from mds_core.storage.remote import CHUNK, MARK, STALL, Parts, RemoteStorage
 
 _GOOGLE = "https://storage.googleapis.com"
@@ -127,11 +127,11 @@ class GCSStorage(RemoteStorage):
     def _object(self, name: str) -> str:
         return f"{self._objects}/{quote(self._key(name), safe='')}"
 
-    def _stream(self, name: str, start: int, stop: int | None, timeout: float) -> tuple[Iterable[bytes], str]:
+    def _stream(self, name: str, start: int, stop: int | None, timeout: float) -> tuple[Iterable[bytes], Version]:
         some = {} if stop is None else {"Range": f"bytes={start}-{stop - 1}"}
         path = f"/download{self._object(name)}"
         answer = self._ask("GET", path, {"alt": "media"}, timeout, headers=some, stream=True)
-        return answer.iter_content(CHUNK), answer.headers["X-Goog-Generation"]
+        return answer.iter_content(CHUNK), _version(answer.headers["X-Goog-Generation"])
 
     def _find(self, name: str) -> dict[str, Any]:
         fields = {"fields": "size,generation,metadata"}
@@ -147,7 +147,7 @@ class GCSStorage(RemoteStorage):
                 if self._status(error) == 404:
                     return None
                 raise
-        return Info(int(found["size"]), found["generation"])
+        return Info(int(found["size"]), _version(found["generation"]))
 
     def list(self) -> list[str]:
         """List the names of all files, at any depth."""
@@ -163,7 +163,7 @@ class GCSStorage(RemoteStorage):
                     return [name for name in names if name and not name.endswith("/")]
                 wanted["pageToken"] = page["nextPageToken"]
 
-    def _write_if(self, name: str, body: Parts, version: str | None, mark: str) -> None:
+    def _write_if(self, name: str, body: Parts, version: Version | None, mark: str) -> None:
         # One request, with the file's name and mark before its contents.
         kind = "Content-Type: application/{}\r\n\r\n"
         about = json.dumps({"name": self._key(name), "metadata": {MARK: mark}})
@@ -178,7 +178,7 @@ class GCSStorage(RemoteStorage):
             self._ask(
                 "POST",
                 f"/upload{self._objects}",
-                {"uploadType": "multipart", "ifGenerationMatch": version or "0"},
+                {"uploadType": "multipart", "ifGenerationMatch": "0" if version is None else version.tag},
                 data=message,
                 headers={"Content-Type": f"multipart/related; boundary={mark}"},
                 hooks={"response": rewind},
@@ -198,3 +198,7 @@ class GCSStorage(RemoteStorage):
             except requests.HTTPError as error:
                 if self._status(error) != 404:
                     raise
+
+
+def _version(generation: str) -> Version:
+    return Version(generation, int(generation) / 1e6)  # it is the time, in microseconds

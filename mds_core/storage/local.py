@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
 from mds_core.errors import FormatError
-from mds_core.storage.info import Info
+from mds_core.storage.info import Info, Version
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -71,7 +71,7 @@ class LocalStorage:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def read_range(self, name: str, start: int, stop: int | None) -> tuple[bytes, str]:
+    def read_range(self, name: str, start: int, stop: int | None) -> tuple[bytes, Version]:
         """Read a file's bytes from start to stop, or to its end; give them, and its version.
 
         Raises:
@@ -81,8 +81,8 @@ class LocalStorage:
             file.seek(start)
             return file.read(-1 if stop is None else stop - start), _version(os.fstat(file.fileno()))
 
-    def fetch(self, name: str, file: BinaryIO, deadline: float | None = None) -> None:
-        """Write all of a file's bytes to an open one.
+    def fetch(self, name: str, file: BinaryIO, deadline: float | None = None) -> Version:
+        """Write all of a file's bytes to an open one; give its version.
 
         Raises:
             FileNotFoundError: there is none.
@@ -93,6 +93,7 @@ class LocalStorage:
                 file.write(chunk)
                 if deadline is not None and time.monotonic() > deadline:
                     raise TimeoutError(f"{self.describe(name)}: out of time after {file.tell()} bytes")
+            return _version(os.fstat(source.fileno()))
 
     def info(self, name: str) -> Info | None:
         """Give a file's size and version; None if there is none."""
@@ -192,8 +193,8 @@ class LocalStorage:
             time.sleep(0.05)
 
 
-def _version(found: os.stat_result) -> str:
-    return f"{found.st_ino} {found.st_mtime_ns}"
+def _version(found: os.stat_result) -> Version:
+    return Version(f"{found.st_ino} {found.st_mtime_ns}")  # anybody can set the time
 
 
 def _open_at_once(path: str, flags: int) -> int:

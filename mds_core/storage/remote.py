@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import random
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from mds_core.storage.info import Info
+from mds_core.storage.info import Info, Version
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -51,7 +52,14 @@ def client_of(make: Callable[..., Any], arguments: tuple[Any, ...], *others: Any
     key = (os.getpid(), make, arguments, *others)
     with _lock:
         if key not in _clients:
-            _clients[key] = make(*arguments)
+            # Libraries make so many objects that Python would look through all of torch's for garbage: 150 ms.
+            collects = gc.isenabled()
+            gc.disable()
+            try:
+                _clients[key] = make(*arguments)
+            finally:
+                if collects:
+                    gc.enable()
         return _clients[key]
 
 
@@ -127,7 +135,7 @@ class RemoteStorage:
         time.sleep(pause)
         return True
 
-    def _stream(self, name: str, start: int, stop: int | None, timeout: float) -> tuple[Iterable[bytes], str]:
+    def _stream(self, name: str, start: int, stop: int | None, timeout: float) -> tuple[Iterable[bytes], Version]:
         """Ask, once, for a file's bytes from start to stop, or to its end; give them piece by piece, and its version.
 
         A server that sends nothing for `timeout` seconds has stalled.
@@ -138,7 +146,7 @@ class RemoteStorage:
         """Store a new file; an error of status 409 or 412 if there is one."""
         self._store_if(name, body, None)
 
-    def _store_if(self, name: str, body: Parts, version: str | None) -> None:
+    def _store_if(self, name: str, body: Parts, version: Version | None) -> None:
         mark = uuid.uuid4().hex
         try:
             self._write_if(name, body, version, mark)
@@ -147,7 +155,7 @@ class RemoteStorage:
             if self._status(error) not in CHANGED or self._mark(name) != mark:
                 raise
 
-    def _write_if(self, name: str, body: Parts, version: str | None, mark: str) -> None:
+    def _write_if(self, name: str, body: Parts, version: Version | None, mark: str) -> None:
         """Store a file with a mark, if it has this version (None: is not there); else an error of status 409 or 412."""
         raise NotImplementedError
 
@@ -178,7 +186,7 @@ class RemoteStorage:
         found = self._get(name, 0, None)
         return None if found is None else found[0]
 
-    def read_range(self, name: str, start: int, stop: int | None) -> tuple[bytes, str]:
+    def read_range(self, name: str, start: int, stop: int | None) -> tuple[bytes, Version]:
         """Read a file's bytes from start to stop, or to its end; give them, and its version.
 
         Raises:
@@ -189,7 +197,7 @@ class RemoteStorage:
             raise FileNotFoundError(f"{self.describe(name)}: not there")
         return found
 
-    def _get(self, name: str, start: int, stop: int | None) -> tuple[bytes, str] | None:
+    def _get(self, name: str, start: int, stop: int | None) -> tuple[bytes, Version] | None:
         """Read bytes and version; None if there is no file. A body that breaks off is asked for again."""
         with suppress(FileNotFoundError), self._errors("read", name):
             for attempt in range(ATTEMPTS):
@@ -201,8 +209,8 @@ class RemoteStorage:
                         raise
         return None
 
-    def fetch(self, name: str, file: BinaryIO, deadline: float | None = None) -> None:
-        """Write all of a file's bytes to an open one; once, so that who calls it may try again.
+    def fetch(self, name: str, file: BinaryIO, deadline: float | None = None) -> Version:
+        """Write all of a file's bytes to an open one, once, so that who calls it may try again; give its version.
 
         What a busy server refuses is asked for again.
 
@@ -215,7 +223,7 @@ class RemoteStorage:
             for attempt in range(ATTEMPTS):
                 self._check_time(name, file, deadline)
                 try:
-                    chunks, _ = self._stream(name, 0, None, seconds_left(deadline))
+                    chunks, version = self._stream(name, 0, None, seconds_left(deadline))
                     break
                 except self.ERRORS as error:
                     if not self._repeats(error, BUSY, attempt, deadline):
@@ -223,6 +231,7 @@ class RemoteStorage:
             for chunk in chunks:
                 file.write(chunk)
                 self._check_time(name, file, deadline)
+            return version
 
     def _check_time(self, name: str, file: BinaryIO, deadline: float | None) -> None:
         if deadline is not None and time.monotonic() > deadline:
