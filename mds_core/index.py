@@ -384,14 +384,18 @@ def check_unchanged(storage: Storage, index: Version, shard: Shard, fetched: Ver
     info = storage.info(INDEX)
     if info is not None and info.version == index:
         return
-    has_own_name = _WRITE_ID.match(posixpath.basename(shard.stored.basename))
-    if info is not None and fetched is not None and has_own_name and shard in read_index(storage).shards:
+    if info is not None and fetched is not None and has_own_name(shard) and shard in read_index(storage).shards:
         return
     found = "gone" if info is None else f"another file ({info.version.tag})"
     raise RewrittenError(
         f"{storage.describe(INDEX)} is {found} since it was read ({index.tag}), and {shard.stored.basename} is not "
         "what it was: what is read from here on would be of another data set; open it anew"
     )
+
+
+def has_own_name(shard: Shard) -> bool:
+    """Tell whether a shard's name holds the id of its write: no other write can have chosen it."""
+    return _WRITE_ID.match(posixpath.basename(shard.stored.basename)) is not None
 
 
 def identity_of(data: bytes, version: str = "") -> str:

@@ -14,7 +14,6 @@ import os
 import struct
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
@@ -55,11 +54,11 @@ class Books:
 
     def _open(self) -> None:
         self.size = size = books_size(self.shards)
-        with contextlib.suppress(FileExistsError):
-            if not os.path.exists(self.path):
-                _make_file(self.path, size)
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
+            if not os.fstat(descriptor).st_size:
+                os.ftruncate(descriptor, size)  # to zeros; if others do it, too, it is the same
             found = os.fstat(descriptor)
             if found.st_size != size:
                 raise OSError(f"{self.path}: expected {size} bytes, found {found.st_size}; delete the folder around it")
@@ -86,7 +85,6 @@ class Books:
         except FileNotFoundError:
             there = False
         if not there:
-            os.makedirs(os.path.dirname(self.path), exist_ok=True)
             self._open()
 
     def _holder(self) -> int:
@@ -182,7 +180,7 @@ def _opened(path: str) -> BinaryIO:
 
 
 def wait_for(condition: Callable[[], bool], patience: float, what: str) -> None:
-    """Wait until a condition holds, asking again and again, up to each hundredth of a second."""
+    """Wait until a condition holds, asking again and again, at least every 10 ms."""
     deadline, pause = time.monotonic() + patience, 0.0005
     while not condition():
         if time.monotonic() > deadline:
@@ -191,13 +189,3 @@ def wait_for(condition: Callable[[], bool], patience: float, what: str) -> None:
             )
         time.sleep(pause)
         pause = min(0.01, 2 * pause)
-
-
-def _make_file(path: str, size: int) -> None:
-    temporary = f"{path}.{uuid.uuid4().hex}"
-    with open(temporary, "xb") as file:
-        file.truncate(size)
-    try:
-        os.link(temporary, path)
-    finally:
-        os.unlink(temporary)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import logging
 import os
 import re
 import shutil
-import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ import numpy as np
 from mds_core.compression import decompress
 from mds_core.errors import FormatError
 from mds_core.fetch import check_hash, fetch_shard, map_file
-from mds_core.index import INDEX, File, Shard, identity_of
+from mds_core.index import INDEX, File, Shard, has_own_name, identity_of
 from mds_core.reader import MDSReader
 from mds_torch.books import Books, books_size, is_used, wait_for
 
@@ -42,6 +43,9 @@ _AHEAD = 600
 _GRACE = 0.5
 # How long to wait for room on a full disk: other processes may be about to let go of theirs.
 _FULL = 2.0
+
+
+_opening = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -93,9 +97,8 @@ class Cache:
                 "choose another local, or none, which gives each user a folder"
             ) from error
         self.folder = os.path.join(self.local, _FOLDER, identity_of(source.identity.encode(), self.version.tag))
-        self._remove_old()
-        os.makedirs(self.folder, exist_ok=True)
         self._books: Books | None = None
+        self._remove_old()
         self._clean()
 
     def _check_limit(self) -> None:
@@ -122,28 +125,51 @@ class Cache:
         self._mirrors = index is not None
         os.makedirs(os.path.join(self.local, _FOLDER), mode=0o700, exist_ok=True)
         owner = os.path.join(self.local, _FOLDER, "source")
-        with contextlib.suppress(FileExistsError):
-            _write_new(owner, root.encode())
-        found = (_read(owner) or b"").decode(errors="replace")
-        if found != root:
+        descriptor = os.open(owner, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            found = os.pread(descriptor, 1 << 16, 0).decode(errors="replace")
+            if not found:
+                os.write(descriptor, root.encode())
+        finally:
+            os.close(descriptor)
+        if found not in ("", root):
             raise ValueError(
                 f"{self.local} holds the cache of {found}, not of {root}; choose another folder as local, or delete "
                 f"{os.path.join(self.local, _FOLDER)}"
             )
 
     def _remove_old(self) -> None:
-        """Delete what is cached of an index that the data set no longer has, unless it is in use."""
+        """Delete what is cached of an index that the data set no longer has, unless it is in use.
+
+        Shards that it still has under a name that is theirs alone, as after an append, are taken over.
+        """
         parent = os.path.dirname(self.folder)
         for name in os.listdir(parent):
             folder = os.path.join(parent, name)
-            if folder != self.folder and re.fullmatch("[0-9a-f]{32}", name) and not is_used(f"{folder}/books"):
+            if folder == self.folder or not os.path.exists(f"{folder}/books"):
+                continue
+            for number, shard in enumerate(self.shards):
+                if has_own_name(shard):
+                    self._take_over(number, os.path.join(folder, "shards", shard.raw_data.basename))
+            if not is_used(f"{folder}/books"):
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def _take_over(self, number: int, path: str) -> None:
+        target = self._path(self.shards[number].raw_data.basename)
+        size = self.shards[number].raw_data.bytes
+        if _size(path) == size and not os.path.exists(target):
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with contextlib.suppress(OSError):  # of a file system without links; or another process was faster
+                os.link(path, target)
+                self.books.held[number] = size
 
     @property
     def books(self) -> Books:
         """The books, opened in this process."""
         if self._books is None:
-            self._books = Books(os.path.join(self.folder, "books"), len(self.shards))
+            with _opening:
+                self._books = self._books or Books(os.path.join(self.folder, "books"), len(self.shards))
         return self._books
 
     def __getstate__(self) -> dict[str, Any]:
@@ -208,6 +234,8 @@ class Cache:
             assert found is not None
             data, evicted = found
             books = self.books  # they may have been opened again
+        elif not books.held[number]:  # who put it there was killed before it was written down
+            books.held[number] = raw.bytes
         books.used[number] = time.time_ns()
         books.ahead[number] = 0
         return data, evicted
@@ -440,14 +468,6 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     except (FileNotFoundError, NotADirectoryError):
         return 0
-
-
-def _write_new(path: str, data: bytes) -> None:
-    """Write a file that appears whole; FileExistsError if it is there."""
-    with tempfile.NamedTemporaryFile(dir=os.path.dirname(path)) as file:
-        file.write(data)
-        file.flush()
-        os.link(file.name, path)
 
 
 def cache_root() -> str:

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import threading
@@ -11,11 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mds_torch
 from mds_core import FormatError, MDSReader, MDSWriter
 from mds_core.errors import RewrittenError
+from mds_core.index import Index, read_index
+from mds_core.writer import ShardWriter
 from mds_torch import Stream, StreamingDataLoader, StreamingDataset
 from tests.mds_torch.remote import Remote, bytes_below, files_below, remote_data
 
@@ -300,6 +304,62 @@ def test_a_data_set_that_is_written_again_under_the_same_names_is_noticed(remote
     assert read(dataset()) == list(range(1000, 1000 + SAMPLES))
     names = os.listdir(tmp_path / "local" / ".mds-cache")
     assert len(names) == 3, names  # whose it is, and the two, of which the first is in use by this process
+
+
+def append(remote: Remote, samples: int, write: str) -> None:
+    """Add a shard to a data set as Spark does: under a name that holds the id of the write."""
+    storage = MDSReader(remote.path).storage
+    index = read_index(storage)
+    shards = ShardWriter(storage, index.shards[0].layout, f"shard.{write}.{{:05d}}.mds".format)
+    for n in range(samples):
+        data = struct.pack("<Iq", 100, n) + bytes(100)
+        shards.append(data, np.array([len(data)]))
+    added = Index(index.shards + tuple(shards.finish()), index.own)
+    assert storage.replace("index.json", added.to_bytes(), storage.read("index.json"))
+
+
+def test_an_append_does_not_disturb_an_epoch_and_fetches_only_what_is_new(remote: Remote, tmp_path: Path) -> None:
+    append(remote, 200, "0123456789abcdef")
+    size = SAMPLES + 200
+
+    def dataset() -> StreamingDataset:
+        return StreamingDataset(remote=remote.path, local=str(tmp_path / "local"), predownload=1, shuffle=True)
+
+    iterator = iter(dataset())
+    had = [int(next(iterator)["n"]) for _ in range(20)]
+    time.sleep(1.1)
+    append(remote, 100, "fedcba9876543210")
+    had += [int(sample["n"]) for sample in iterator]
+    assert len(had) == size
+    remote.proxy.clear()
+    assert len(list(dataset())) == size + 100
+    assert [name for name in remote.proxy.fetched() if "0123456789abcdef" in name] == []
+
+
+@pytest.mark.timeout(200)
+def test_many_start_at_once(remote: Remote, tmp_path: Path) -> None:
+    """50 processes of 4 datasets each, which all begin at the same moment."""
+    fork = multiprocessing.get_context("fork")
+    start, failed = fork.Barrier(50), fork.SimpleQueue()
+    children = [
+        fork.Process(target=construct, args=(remote.path, str(tmp_path / "local"), start, failed)) for _ in range(50)
+    ]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(150)
+    assert failed.empty(), failed.get()
+    assert [child.exitcode for child in children] == [0] * 50
+
+
+def construct(path: str, local: str, start: Any, failed: Any) -> None:
+    start.wait()
+    try:
+        for _ in range(4):
+            assert StreamingDataset(remote=path, local=local)[0]["n"] == 0
+    except BaseException as error:
+        failed.put(repr(error))
+        raise
 
 
 def test_without_local_a_data_set_has_a_folder_of_its_own(remote: Remote, tmp_path: Path) -> None:
