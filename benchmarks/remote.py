@@ -39,9 +39,9 @@ promised: first batch at least 2x, epoch at least 1.5x, bytes at most 1.02x the 
   images, 0 workers, 0 ms: first batch 1.59x
   images, 2 workers, 0 ms: first batch 1.44x
 
-Without latency, what is left is the server's own time for 23 requests, and making a client, which takes both 75 ms. With
-small blocks (--block 5800 for the tokens, of about eight shards) the first batch needs few shards: it comes 0.8 to 1.5
-times as soon as the reference's at 0 and 20 ms, and the epoch is 2 to 20 times as fast.
+Without latency, what is left is the server's own time for 23 requests, and making a client, which takes both 75 ms.
+With small blocks (--block 5800 for the tokens, of about eight shards) the first batch needs few shards: it comes 0.8 to
+1.5 times as soon as the reference's at 0 and 20 ms, and the epoch is 2 to 20 times as fast.
 """
 
 import argparse
