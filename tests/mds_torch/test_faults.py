@@ -196,3 +196,32 @@ def test_a_job_that_is_killed_25_times_goes_on_each_time(limit: int, remote: Rem
     assert set(os.listdir("/dev/shm")) <= shared_memory
     if limit:
         assert bytes_below(local) <= limit
+
+
+WRITE = """
+import sys
+from mds_core import MDSWriter
+
+with MDSWriter(out=sys.argv[1], columns={"n": "int64"}, size_limit=500, exist_ok=True) as writer:
+    for n in range(20_000):
+        writer.write({"n": n})
+print("written")
+"""
+
+
+def test_a_writer_that_is_killed_leaves_the_old_data_set_until_the_new_one_stands(remote: Remote) -> None:
+    drawn = random.Random(7)
+    for _ in range(8):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITE, remote.path], env={**os.environ, **remote.environment}, text=True,
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
+        time.sleep(drawn.uniform(0.5, 2.5))
+        writer.kill()
+        assert writer.communicate()[0] == "", "it has ended before it was killed"
+        assert [sample["n"] for sample in MDSReader(remote.path)] == list(range(SAMPLES))
+    subprocess.run(
+        [sys.executable, "-c", WRITE.replace("20_000", "1_000"), remote.path],
+        check=True, env={**os.environ, **remote.environment},
+    )  # fmt: skip
+    assert [sample["n"] for sample in MDSReader(remote.path)] == list(range(1000))

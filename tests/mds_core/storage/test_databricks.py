@@ -15,9 +15,10 @@ import pytest
 from databricks.sdk import WorkspaceClient
 
 from mds_core import MDSReader, MDSWriter
-from mds_core.fetch import fetch_file
-from mds_core.index import File
+from mds_core.fetch import fetch_shard
+from mds_core.index import File, Layout, Shard
 from mds_core.storage import open_storage, remote
+from mds_core.storage.info import Version
 from tests.mds_core.storage.databricks_server import (
     CLIENT_ID,
     CLIENT_SECRET,
@@ -216,7 +217,7 @@ def test_a_server_that_is_not_there_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("path", STORES)
-def test_a_fetch_makes_one_try_and_fetch_file_more(path: str, server: Workspace) -> None:
+def test_a_fetch_makes_one_try_and_fetch_shard_more(path: str, server: Workspace) -> None:
     storage = open_storage(path)
     storage.put("a", [b"data" * 1000])
     server.failures = [LOST]
@@ -225,7 +226,8 @@ def test_a_fetch_makes_one_try_and_fetch_file_more(path: str, server: Workspace)
     for failure in (503, LOST, CUT):
         server.failures = [FINE, failure] if path == "dbfs:/x" else [failure]
         with tempfile.TemporaryFile() as file:
-            fetch_file(storage, File("a", 4000, {}), file)
+            shard = Shard(Layout.of({"a": "bytes"}), 1, File("a", 4000, {}), None)
+            fetch_shard(storage, Version("an index", time.time() + 10), shard, file)
             file.seek(0)
             assert file.read() == b"data" * 1000
         assert not server.failures
