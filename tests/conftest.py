@@ -22,6 +22,18 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With pytest -n, keep in one process what must not run beside itself.
+
+    Spark starves on two cores, and the reference library's shared memory has fixed names.
+    """
+    for item in items:
+        module = getattr(item, "module", None)
+        uses = {*getattr(item, "fixturenames", ()), *vars(module)}
+        if uses & {"spark", "java", "run_python", "run_reference", "reference_python"}:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.fixture(scope="session")
 def java() -> None:
     """See to it that Spark finds a Java."""

@@ -34,11 +34,12 @@ def read(remote: Remote, local: Path, workers: int = 0, **options: Any) -> list[
     return [n for batch in loader for n in batch["n"].tolist()]
 
 
-FAULTS = ["close", "reset", "truncate", "flip", "500", "503", "429", "stall"]
+# Each, and some with workers.
+FAULTS = [(fault, 0) for fault in ("close", "reset", "truncate", "flip", "500", "503", "429", "stall")]
+FAULTS += [("reset", 2), ("503", 2), ("stall", 2)]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("fault", "workers"), FAULTS)
 def test_what_fails_for_a_while_is_fetched_at_last(fault: str, workers: int, remote: Remote, tmp_path: Path) -> None:
     """The first try of each second shard fails."""
 
@@ -65,8 +66,7 @@ def test_what_fails_for_a_while_is_fetched_at_last(fault: str, workers: int, rem
     assert remote.proxy.fetched() == {}
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(("fault", "workers"), FAULTS)
 def test_what_keeps_failing_is_an_error_that_names_it(fault: str, workers: int, remote: Remote, tmp_path: Path) -> None:
     name = MDSReader(remote.path).shards[4].raw_data.basename
     remote.proxy.fault = lambda method, path, n: fault if path.endswith(name) else ""
@@ -185,7 +185,7 @@ def test_a_job_that_is_killed_25_times_goes_on_each_time(limit: int, remote: Rem
                     assert rank.stdout.readline() == "epoch\n"
                 assert not files_below(local, lambda name: name.endswith(".tmp")) or limit
             else:
-                time.sleep(drawn.uniform(2, 5))
+                time.sleep(drawn.uniform(1, 4))
             for rank in drawn.choice([ranks[:1], ranks[1:], ranks]):
                 kill(rank)
         finally:
@@ -193,7 +193,7 @@ def test_a_job_that_is_killed_25_times_goes_on_each_time(limit: int, remote: Rem
                 kill(rank)
     assert sorted(read(remote, local, validate_hash="xxh64", cache_limit=limit or None)) == list(range(SAMPLES))
     assert not files_below(local, lambda name: name.endswith(".tmp"))
-    assert set(os.listdir("/dev/shm")) <= shared_memory
+    assert not [name for name in set(os.listdir("/dev/shm")) - shared_memory if "mds" in name]
     if limit:
         assert bytes_below(local) <= limit
 

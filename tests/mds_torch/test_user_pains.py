@@ -137,5 +137,5 @@ def test_epochs_end_and_the_next_begins_soon(method: str, thirty: str) -> None:
     for _ in range(3):
         start = time.monotonic()
         next(batches := iter(loader))
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < 3  # a second on a quiet machine
         assert len(list(batches)) == 7
