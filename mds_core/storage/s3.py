@@ -12,7 +12,14 @@ import boto3
 import botocore.session
 from botocore import UNSIGNED
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConfigParseError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+)
 
 from mds_core.storage.info import Info, Version
 from mds_core.storage.remote import ATTEMPTS, CHANGED, CHUNK, STALL, Options, Parts, RemoteStorage
@@ -93,7 +100,7 @@ class S3Storage(RemoteStorage):
         return {"Bucket": self._bucket, "Key": self._key(name), **self._payer}
 
     def _status(self, error: Exception) -> int | None:
-        if isinstance(error, NoCredentialsError | PartialCredentialsError):
+        if isinstance(error, NoCredentialsError | PartialCredentialsError | ProfileNotFound | ConfigParseError):
             return 401
         if not isinstance(error, ClientError):
             return None

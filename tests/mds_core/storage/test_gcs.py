@@ -33,7 +33,7 @@ def new_client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
 
 def test_without_credentials_it_asks_as_anybody() -> None:
     storage = GCSStorage("gs://a-bucket/x", {})
-    session = remote.client_of(gcs._make_session, storage._options)
+    session = remote.client_of(gcs._make_session, (storage._options,))
     headers: dict[str, str] = {}
     session.credentials.before_request(None, "GET", "https://storage.googleapis.com", headers)
     assert headers == {}

@@ -37,3 +37,9 @@ def test_an_answer_that_is_lost_is_no_other_writer(proxy: Proxy) -> None:
     assert proxy.asked["PUT", "/a-bucket/lost/a"] == 2
     with pytest.raises(FileExistsError):
         storage.put("a", [b"other"])
+
+
+def test_a_profile_that_is_not_there_is_named_at_once(proxy: Proxy) -> None:
+    with pytest.raises(PermissionError, match=r"s3://a-bucket/x/a: the store refuses to read it.*ours"):
+        open_storage("s3://a-bucket/x", {"profile": "ours"}).read("a")
+    assert proxy.count() == 0
