@@ -227,6 +227,8 @@ class MDSReader:
             return None
         ranged = self._by_range.get(number)
         if ranged is None:
+            while len(self._by_range) >= _MOST_OPEN_SHARDS:
+                del self._by_range[next(iter(self._by_range))]
             ranged = self._by_range[number] = RangedShard(self.storage, shard, self._columns)
             check_unchanged(self.storage, self.version, shard, ranged.version)
         if ranged.asked >= MOST_BY_RANGE:

@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 # Of each shard: bytes on disk, or reserved for it; when it was last used, when it was fetched ahead of its use (0: it
 # was used since), both in ns; how often it was evicted; whether it is being fetched. The last row is about all shards.
 _ROW = np.dtype([(name, np.int64) for name in ("held", "used", "ahead", "evicted", "fetching")])
+T = TypeVar("T")
+
 # Bytes to lock: a shard's own for who fetches it, another for who reads it, those of the books, and of who uses them.
 _READ = 1 << 40
 _BOOKS = 1 << 41
@@ -48,7 +50,7 @@ class Books:
     def __init__(self, path: str, shards: int):
         self.path = path
         self.shards = shards
-        self._descriptors = threading.local()
+        self._renewing = threading.Lock()
         self._holding: tuple[int, BinaryIO] | None = None
         self._open()
 
@@ -74,32 +76,24 @@ class Books:
         # When a process last found no room.
         self.pressed: NDArray[np.int64] = rows["ahead"][-1:]
         # The process is known to use the cache as long as it lives.
-        self._descriptors = threading.local()
         self._holding = None
         self._lock(self._holder(), _ALIVE, fcntl.F_RDLCK)
 
     def renew(self) -> None:
         """Open the books again if others have deleted the file, as who empties the folder does."""
-        try:
-            there = os.stat(self.path).st_ino == self._inode
-        except FileNotFoundError:
-            there = False
-        if not there:
-            self._open()
+        with self._renewing:
+            try:
+                there = os.stat(self.path).st_ino == self._inode
+            except FileNotFoundError:
+                there = False
+            if not there:
+                self._open()
 
     def _holder(self) -> int:
         """Give this process's descriptor for the shards that it holds; a fork's child needs its own."""
         if self._holding is None or self._holding[0] != os.getpid():
             self._holding = os.getpid(), _opened(self.path)
         return self._holding[1].fileno()
-
-    def _mine(self) -> int:
-        """Give this thread's descriptor for locks of its own."""
-        found = getattr(self._descriptors, "of", None)
-        if found is None or found[0] != os.getpid():
-            found = self._descriptors.of = os.getpid(), _opened(self.path)
-        descriptor: int = found[1].fileno()
-        return descriptor
 
     def _lock(self, descriptor: int, byte: int, kind: int) -> bool:
         """Lock a byte, or unlock it, without waiting; tell whether it could be."""
@@ -114,35 +108,42 @@ class Books:
             ) from error
         return True
 
-    def try_own(self, shard: int) -> bool:
-        """Take a shard, to fetch or to delete it, if no other thread or process has it; `disown` gives it back."""
-        return self._lock(self._mine(), shard, fcntl.F_WRLCK)
+    def try_own(self, shard: int) -> BinaryIO | None:
+        """Take a shard, to fetch or to delete it, if no other thread or process has it.
 
-    def disown(self, shard: int) -> None:
-        """Give back what `try_own` took."""
-        self._lock(self._mine(), shard, fcntl.F_UNLCK)
+        Returns:
+            An open file: closing it gives the shard back.
+        """
+        return self._try(shard)
+
+    def _try(self, byte: int) -> BinaryIO | None:
+        # A file of its own for each lock: threads exclude each other, too, and what is taken stays so when the books
+        # are opened again.
+        file = _opened(self.path)
+        try:
+            if self._lock(file.fileno(), byte, fcntl.F_WRLCK):
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+        return None
 
     @contextlib.contextmanager
-    def own(self, shard: int, patience: float) -> Iterator[None]:
+    def own(self, shard: int, patience: float, what: str) -> Iterator[None]:
         """Take a shard, to fetch or to delete it, when others have given it back.
 
         Raises:
-            TimeoutError: they have not, for `patience` seconds.
+            TimeoutError: they have not, for `patience` seconds; it says what they hold.
         """
-        wait_for(lambda: self.try_own(shard), patience, f"the lock of shard {shard} in {self.path}")
-        try:
+        with wait_for(lambda: self.try_own(shard), patience, what):
             yield
-        finally:
-            self.disown(shard)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the books, to change what is held."""
-        wait_for(lambda: self._lock(self._mine(), _BOOKS, fcntl.F_WRLCK), 60, f"the lock of {self.path}")
-        try:
+        with wait_for(lambda: self._try(_BOOKS), 60, f"the lock of {self.path}"):
             yield
-        finally:
-            self._lock(self._mine(), _BOOKS, fcntl.F_UNLCK)
 
     def try_hold(self, shard: int) -> bool:
         """Keep a shard from being evicted as long as this process reads it; unless that happens just now."""
@@ -152,13 +153,9 @@ class Books:
         """Give back what `try_hold` took."""
         self._lock(self._holder(), _READ + shard, fcntl.F_UNLCK)
 
-    def try_keep_from_readers(self, shard: int) -> bool:
-        """Keep processes from beginning to read a shard, if none does; `let_readers` ends it."""
-        return self._lock(self._mine(), _READ + shard, fcntl.F_WRLCK)
-
-    def let_readers(self, shard: int) -> None:
-        """End what `try_keep_from_readers` began."""
-        self._lock(self._mine(), _READ + shard, fcntl.F_UNLCK)
+    def try_keep_from_readers(self, owned: BinaryIO, shard: int) -> bool:
+        """Keep processes from beginning to read a shard that is owned, if none does, until it is given back."""
+        return self._lock(owned.fileno(), _READ + shard, fcntl.F_WRLCK)
 
 
 def is_used(path: str) -> bool:
@@ -179,13 +176,19 @@ def _opened(path: str) -> BinaryIO:
     return opened
 
 
-def wait_for(condition: Callable[[], bool], patience: float, what: str) -> None:
-    """Wait until a condition holds, asking again and again, at least every 10 ms."""
+def wait_for(ask: Callable[[], T | None], patience: float, what: str) -> T:
+    """Ask again and again, at least every 10 ms, until the answer is one.
+
+    Raises:
+        TimeoutError: it was none for `patience` seconds.
+    """
     deadline, pause = time.monotonic() + patience, 0.0005
-    while not condition():
+    while not (found := ask()):
         if time.monotonic() > deadline:
             raise TimeoutError(
-                f"waited {patience:.0f} s for {what}, which another process holds; if it is stopped, end it"
+                f"waited {patience:.0f} s for {what}, which others hold or fetch; if a process of theirs is stopped, "
+                "end it"
             )
         time.sleep(pause)
         pause = min(0.01, 2 * pause)
+    return found

@@ -15,6 +15,7 @@ import logging
 import os
 import re
 import shutil
+import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -86,12 +87,15 @@ class Cache:
         self.shards: Sequence[Shard] = source.index.shards
         self.local = os.path.abspath(os.path.expanduser(local))
         self.fetching = fetching
+        self._not_mirrored: set[int] = set()
         # All caches that share the limit.
         self.together: list[Cache] = [self]
-        self._check_limit()
+        self.check_limit()
         try:
             self._claim(source)
-        except PermissionError as error:
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
             raise PermissionError(
                 f"can't keep a cache of {self.storage.root} in {self.local}: {error}; it seems to be another user's: "
                 "choose another local, or none, which gives each user a folder"
@@ -101,12 +105,13 @@ class Cache:
         self._remove_old()
         self._clean()
 
-    def _check_limit(self) -> None:
+    def check_limit(self) -> None:
+        """Raise ValueError if the largest shard does not fit into the limit."""
         limit = self.fetching.limit
         largest = max(self.shards, key=self._room_of, default=None)
         if limit is None or largest is None:
             return
-        least = self._room_of(largest) + books_size(len(self.shards))
+        least = self._room_of(largest) + sum(books_size(len(cache.shards)) for cache in self.together)
         if least > limit:
             raise ValueError(
                 f"cache_limit: expected at least {least} bytes, as {self.storage.describe(largest.stored.basename)} "
@@ -123,7 +128,14 @@ class Cache:
                 "one; choose an empty folder as local, or empty this one"
             )
         self._mirrors = index is not None
-        os.makedirs(os.path.join(self.local, _FOLDER), mode=0o700, exist_ok=True)
+        folder = os.path.join(self.local, _FOLDER)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        found_folder = os.lstat(folder)
+        # What others may write could be a link to anywhere, or other data.
+        if not stat.S_ISDIR(found_folder.st_mode) or found_folder.st_uid != os.getuid() or found_folder.st_mode & 0o022:
+            raise PermissionError(
+                errno.EPERM, f"{folder} is not a folder that only this user (uid {os.getuid()}) may write to"
+            )
         owner = os.path.join(self.local, _FOLDER, "source")
         descriptor = os.open(owner, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
@@ -219,10 +231,11 @@ class Cache:
             RewrittenError: the data set is another one now.
         """
         raw, books = self.shards[number].raw_data, self.books
-        if self._mirrors and (data := self._open(os.path.join(self.local, raw.basename), raw)) is not None:
+        mirrored = self._mirrored(number)
+        if mirrored is not None and (data := self._open(mirrored, raw)) is not None:
             return data, int(books.evicted[number])
         if self.fetching.limit is not None:
-            wait_for(lambda: books.try_hold(number), self._patience(number), f"{self._path(raw.basename)}")
+            wait_for(lambda: books.try_hold(number), self._patience(number), self._where(number))
         evicted = int(books.evicted[number])
         data = self._open(self._path(raw.basename), raw)
         if data is None:
@@ -242,8 +255,21 @@ class Cache:
 
     def is_there(self, number: int) -> bool:
         """Tell whether a shard is on disk, as far as its name says."""
-        raw = self.shards[number].raw_data.basename
-        return os.path.exists(self._path(raw)) or (self._mirrors and os.path.exists(os.path.join(self.local, raw)))
+        return os.path.exists(self._path(self.shards[number].raw_data.basename)) or self._mirrored(number) is not None
+
+    def _mirrored(self, number: int) -> str | None:
+        """Give the path of a shard that lies in `local` as in the data set, and was put there after its index."""
+        if not self._mirrors or number in self._not_mirrored:
+            return None
+        path = os.path.join(self.local, self.shards[number].raw_data.basename)
+        try:
+            put_there = os.stat(path).st_mtime
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return path if put_there >= (self.version.written or 0) else None
+
+    def _where(self, number: int) -> str:
+        return f"shard {self.storage.describe(self.shards[number].stored.basename)} in {self.folder}"
 
     def _patience(self, number: int) -> float:
         return 10 + 2 * (self.fetching.timeout + self._room_of(self.shards[number]) / (1 << 20))
@@ -261,7 +287,7 @@ class Cache:
         shard = self.shards[number]
         self.books.renew()
         books = self.books
-        with books.own(number, self._patience(number)):
+        with books.own(number, self._patience(number), self._where(number)):
             data = self._open(self._path(shard.raw_data.basename), shard.raw_data)
             if data is not None:
                 return data, int(books.evicted[number])
@@ -314,6 +340,7 @@ class Cache:
                 validate_hash=validate_hash,
             )  # fmt: skip
             data = map_file(file.fileno(), shard.stored.bytes)
+            inode = os.fstat(file.fileno()).st_ino
         if shard.layout.compression is not None:
             unpacked = decompress(
                 data, shard.layout.compression, raw.bytes, self.storage.describe(shard.stored.basename)
@@ -330,13 +357,18 @@ class Cache:
                 file.write(unpacked)
                 file.flush()
                 data = map_file(file.fileno(), raw.bytes)
-        with contextlib.suppress(FileNotFoundError):  # who empties the folder takes the name, not the data
-            os.rename(f"{self._path(raw.basename)}.tmp", self._path(raw.basename))
+                inode = os.fstat(file.fileno()).st_ino
+        temporary = f"{self._path(raw.basename)}.tmp"
+        # Who empties the folder takes the name, not the data, and another may have begun to fetch it anew.
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(temporary).st_ino == inode:
+                os.rename(temporary, self._path(raw.basename))
         return data
 
     def discard(self, number: int) -> None:
-        """Delete a shard that turned out to be broken."""
-        with self.books.own(number, self._patience(number)):
+        """Delete a shard that turned out to be broken; one of `local` itself is left there, and not read any more."""
+        self._not_mirrored.add(number)
+        with self.books.own(number, self._patience(number), self._where(number)):
             self._forget(number)
 
     def _forget(self, number: int) -> None:
@@ -352,12 +384,11 @@ class Cache:
     def _clean(self) -> None:
         """Delete what a process left behind that was killed while it fetched, and what is more than the limit."""
         for number in np.flatnonzero(self.books.fetching).tolist():
-            if self.books.try_own(number):
-                try:
+            owned = self.books.try_own(number)
+            if owned is not None:
+                with owned:
                     if self.books.fetching[number]:
                         self._forget(number)
-                finally:
-                    self.books.disown(number)
         if self.fetching.limit is not None:
             with self.books.locked():
                 self._make_room(0, ahead=False, force=False)
@@ -430,17 +461,13 @@ class Cache:
     def _evict(self, number: int, force: bool = False) -> int:
         """Delete a shard if no process fetches it, nor reads it, unless forced; give its bytes."""
         books, size = self.books, int(self.books.held[number])
-        if not books.try_own(number):
+        owned = books.try_own(number)
+        if owned is None:
             return 0
-        try:
-            unread = books.try_keep_from_readers(number)
-            if not unread and not force:
+        with owned:
+            if not books.try_keep_from_readers(owned, number) and not force:
                 return 0
             self._forget(number)
-            if unread:
-                books.let_readers(number)
-        finally:
-            books.disown(number)
         return size
 
     def _free(self, need: int) -> bool:

@@ -155,7 +155,8 @@ class StreamingDataset(IterableDataset[Any]):
             streams = [Stream(remote=remote, local=local, split=split, **(stream_config or {}))]
         self.streams = list(streams or [])
         if not all(isinstance(stream, Stream) for stream in self.streams):
-            raise TypeError(f"StreamingDataset: streams: expected a list of Stream objects, found {self.streams!r}")
+            kinds = [type(stream).__name__ for stream in self.streams]  # values may hold secrets
+            raise TypeError(f"StreamingDataset: streams: expected a list of Stream objects, found {kinds}")
         if filter is not None and not callable(filter[1] if isinstance(filter, tuple) and len(filter) == 2 else filter):
             wrong.append(f"filter: expected a function, or a pair of a column's name and one, found {filter!r}")
         functions: dict[str, Any] = {"transform": transform, "data_rank": data_rank}

@@ -16,7 +16,7 @@ from mds_core.reader import MDSReader
 from mds_core.shard import ShardReader
 from mds_core.storage import open_storage
 from mds_core.storage.local import LocalStorage
-from mds_torch.cache import Fetching, default_folder
+from mds_torch.cache import Cache, Fetching, default_folder
 from mds_torch.cached import CachedReader
 from mds_torch.order.permutations import Positions
 from mds_torch.order.sampling import Weight
@@ -162,9 +162,14 @@ class JoinedReader(MDSReader):
         self._ends = self.starts[1:].tolist()
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
         self._by_range = {}
-        caches = [reader.cache for reader in readers if isinstance(reader, CachedReader)]
-        for cache in caches:
-            cache.together = caches
+        # Streams of one folder share its cache.
+        caches: dict[str, Cache] = {}
+        for reader in readers:
+            if isinstance(reader, CachedReader):
+                reader.cache = caches.setdefault(reader.cache.folder, reader.cache)
+        for cache in caches.values():
+            cache.together = list(caches.values())
+            cache.check_limit()
 
     @property
     def is_cached(self) -> bool:

@@ -22,8 +22,9 @@ from mds_core.storage.remote import Parts, RemoteStorage, client_of
 _PIECE = 1 << 25
 # What file systems say of a file's contents and time, whichever they have.
 _VERSIONS = (
-    "ETag", "etag", "blob_id", "xet_hash", "checksum", "generation", "md5Hash", "sha", "mtime", "modified",
-    "LastModified", "last_modified", "modificationTime", "updated", "uploaded_at", "created", "ino",
+    "ETag", "etag", "blob_id", "xet_hash", "checksum", "generation", "md5Hash", "Content-MD5", "Digest", "sha", "mtime",
+    "modified", "modify", "LastModified", "last_modified", "Last-Modified", "modificationTime", "updated",
+    "uploaded_at", "created", "ino",
 )  # fmt: skip
 _HADOOP = (
     "; hdfs:// runs Hadoop's own client: each process needs Java (JAVA_HOME), Hadoop's libhdfs (HADOOP_HOME, or "

@@ -115,7 +115,7 @@ def test_a_number_too_long_to_print_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, "5", "", [5], [1, [2]], {}, np.array([5]), np.array(["5"]), 1j, Decimal(5), object()], ids=repr
+    "value", [None, "5", "", [5], [1, [2]], {}, np.array([5]), np.array(["5"]), 1j, Decimal(5), object()]
 )
 @pytest.mark.parametrize("name", ["int", "int32", "float64"])
 def test_what_is_no_number_is_refused(name: str, value: Any) -> None:
@@ -401,7 +401,7 @@ def test_a_jpeg_that_was_edited_after_it_was_opened_is_encoded_as_it_is_now(
         assert found.tobytes() != Image.open(path).tobytes()
 
 
-@pytest.mark.parametrize("use", [Image.Image.load, np.asarray, Image.Image.copy, Image.Image.close], ids=str)
+@pytest.mark.parametrize("use", [Image.Image.load, np.asarray, Image.Image.copy, Image.Image.close])
 def test_a_jpeg_that_was_only_looked_at_keeps_its_bytes(use: Callable[[Any], Any], tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
     image("RGB", 30, 20).save(path, quality=35)

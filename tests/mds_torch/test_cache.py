@@ -21,6 +21,7 @@ from mds_core.errors import RewrittenError
 from mds_core.index import Index, read_index
 from mds_core.writer import ShardWriter
 from mds_torch import Stream, StreamingDataLoader, StreamingDataset
+from mds_torch.books import Books
 from tests.mds_torch.remote import Remote, bytes_below, files_below, remote_data
 
 SAMPLES = 400
@@ -447,3 +448,60 @@ def test_a_sample_that_is_read_by_itself_is_checked(remote: Remote) -> None:
         assert reader.storage.replace(name, broken, reader.storage.read(name))
         with pytest.raises((FormatError, OSError), match=name):
             MDSReader(remote.path)[last]
+
+
+def test_a_data_set_may_be_two_streams(remote: Remote, tmp_path: Path) -> None:
+    streams = [Stream(remote=remote.path, local=str(tmp_path / "local")) for _ in range(2)]
+    dataset = StreamingDataset(streams=streams, cache_limit="20kb")
+    assert read(dataset) == list(range(SAMPLES)) * 2
+    assert bytes_below(tmp_path / "local") <= 20 << 10
+
+
+def test_a_limit_is_checked_for_all_streams_together(remote: Remote, tmp_path: Path) -> None:
+    other = Remote(remote.proxy, remote.path + "-other", remote.environment)
+    other.write(SAMPLES)
+    streams = [Stream(remote=one.path, local=str(tmp_path / str(n))) for n, one in enumerate((remote, other))]
+    with pytest.raises(ValueError, match="cache_limit: expected at least") as found:
+        StreamingDataset(streams=streams, cache_limit=3900)
+    least = int(str(found.value).split("at least ")[1].split()[0])
+    assert read(StreamingDataset(streams=streams, cache_limit=least)) == list(range(SAMPLES)) * 2
+
+
+def test_a_lock_stays_when_the_books_are_opened_again(tmp_path: Path) -> None:
+    books, others = Books(str(tmp_path / "books"), 3), Books(str(tmp_path / "books"), 3)
+    with books.own(0, 1, "a shard"):
+        assert books.try_own(0) is None
+        books._open()
+        assert others.try_own(0) is None
+    owned = others.try_own(0)
+    assert owned is not None
+    owned.close()
+
+
+def test_a_folder_that_others_may_write_to_is_refused(remote: Remote, tmp_path: Path) -> None:
+    local = tmp_path / "local"
+    (local / ".mds-cache").mkdir(parents=True)
+    (local / ".mds-cache").chmod(0o777)
+    with pytest.raises(PermissionError, match="only this user"):
+        StreamingDataset(remote=remote.path, local=str(local))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link" / ".mds-cache").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(PermissionError, match="only this user"):
+        StreamingDataset(remote=remote.path, local=str(tmp_path / "link"))
+    assert os.listdir(tmp_path / "elsewhere") == []
+
+
+def test_what_lies_in_local_is_read_only_while_it_is_the_data_sets(remote: Remote, tmp_path: Path) -> None:
+    """Shards that were put there before the data set was written again, and broken ones, are fetched."""
+    local = tmp_path / "local"
+    local.mkdir()
+    reader = MDSReader(remote.path)
+    names = [shard.raw_data.basename for shard in reader.shards[:2]]
+    for name in ["index.json", *names]:
+        (local / name).write_bytes(reader.storage.read(name) or b"")
+    os.utime(local / names[0], (0, 0))
+    damage(str(local / names[1]), "header")
+    remote.proxy.clear()
+    assert read(StreamingDataset(remote=remote.path, local=str(local))) == list(range(SAMPLES))
+    assert set(names) <= set(remote.proxy.fetched())

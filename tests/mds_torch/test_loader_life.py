@@ -111,7 +111,6 @@ def as_is(samples: Any) -> Any:
         {"batch_size": None},
         {},
     ],
-    ids=str,
 )
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_the_length_is_exact(ranks: int, arguments: dict[str, Any], workers: int, thirty: str) -> None:

@@ -101,7 +101,6 @@ def test_a_loader_can_be_put_back(options: dict[str, Any], folder: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [{"collate_fn": identity}, {"drop_last": True}, {"batch_size": None}, {"batch_size": 7}, {"pin_memory": False}],
-    ids=str,
 )
 def test_what_a_batch_looks_like_does_not_matter(options: dict[str, Any], workers: int, folder: str) -> None:
     options = {"batch_size": 8, **options}
@@ -399,7 +398,6 @@ def test_the_state_of_another_library_is_refused(folder: str) -> None:
     "options",
     [{"shuffle_algo": "py1s"}, {"shuffle": False}, {"shuffle_block_size": 60}, {"epoch_size": 100}]
     + [{"batching_method": "stratified"}, {"filter": lambda ids: ids % 2 == 0}],
-    ids=str,
 )
 def test_the_state_of_another_order_is_refused(options: dict[str, Any], folder: str) -> None:
     with pytest.raises(ValueError, match="it is of an order with"):
