@@ -76,9 +76,10 @@ def fetch_shard(
             pause = pause_after(attempt)
             if attempt == retry or time.monotonic() + pause > deadline:
                 took = time.monotonic() - began
+                tries = "tries" if attempt else "try"
                 kind = FormatError if isinstance(error, FormatError) else OSError
                 raise kind(
-                    f"shard {path}: could not be fetched in {attempt + 1} tries and {took:.1f} s; the last: {error}"
+                    f"shard {path}: could not be fetched in {attempt + 1} {tries} and {took:.1f} s; the last: {error}"
                 ) from error
             time.sleep(pause)
 

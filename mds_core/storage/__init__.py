@@ -99,6 +99,13 @@ def open_storage(path: str | os.PathLike[str], options: Mapping[str, str] | None
     """
     path = os.fspath(path)
     options = dict(options or {})
+    if re.match(r"[a-z][a-z0-9+.-]*://[^/@]*:[^/@]*@", path, re.IGNORECASE) or re.search(
+        r"[?&](sig|.*signature)=", path, re.I
+    ):
+        raise ValueError(
+            f"a path of {path.partition('://')[0]}:// holds a password or a signature, which messages would show; give "
+            "them as storage options, or in the environment"
+        )
     spelled = re.sub("^dbfs:/+", "dbfs:/", path.lower())
     prefix = next((prefix for prefix in _BACKENDS if spelled.startswith(prefix.lower())), None)
     if prefix is not None or ("://" in path and not spelled.startswith("file://")):

@@ -96,6 +96,8 @@ class _Workspace:
                 raise _failure_of(answer)
         except requests.RequestException as error:
             raise Failure(None, f"{type(error).__name__}: {error}") from None
+        except ValueError:  # it would show the token
+            raise Failure(401, "a token that can't be sent: is there a line's end in it?") from None
         if answer.history and urlsplit(answer.url).path.endswith("login.html"):
             raise Failure(403, "sent to a login page: the workspace can't be reached from this network")
         return answer

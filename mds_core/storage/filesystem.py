@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import posixpath
-import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -53,13 +52,7 @@ class FilesystemStorage(RemoteStorage):
     atomic_replace = False
 
     def __init__(self, root: str, options: Mapping[str, str]):
-        self._scheme, _, rest = root.partition("://")
-        self._scheme = self._scheme.lower()
-        if re.match("[^/@]*:[^/@]*@", rest):
-            raise ValueError(
-                f"a path of {self._scheme}:// holds a password, which messages would show; give user and password as "
-                "storage options, of the names that fsspec's file system has for them"
-            )
+        self._scheme = root.partition("://")[0].lower()
         try:
             kind = fsspec.get_filesystem_class(self._scheme or "no name")  # for which fsspec would take a disk
         except ValueError:
@@ -206,9 +199,12 @@ class FilesystemStorage(RemoteStorage):
             raise FileNotFoundError(f"{self.describe(name)}: not there ({error})") from error
         except Exception as error:
             kind = PermissionError if isinstance(error, PermissionError) else OSError
-            text = (str(error) or type(error).__name__).splitlines()[0]
+            said = (str(error) or type(error).__name__).splitlines()[0]
+            text = self._without_secrets(said)
             help = _HADOOP if self._scheme == "hdfs" and "load lib" in text else ""
-            raise kind(f"{self.describe(name)}: could not {what} it: {text}{help}") from error
+            raise kind(f"{self.describe(name)}: could not {what} it: {text}{help}") from (
+                error if text == said else None
+            )
 
 
 def _meaning(text: str) -> Any:

@@ -6,6 +6,7 @@ import gc
 import io
 import os
 import random
+import re
 import threading
 import time
 import uuid
@@ -33,6 +34,10 @@ CHANGED = (409, 412)
 PASSING = (None, *BUSY)
 # Under this name a store keeps, beside a file, which write it is of.
 MARK = "mds_write"
+
+# Names of options and variables whose values no message shows; and users with passwords, in URLs.
+_SECRET = re.compile("secret|token|key|password|sas|connection", re.IGNORECASE)
+_PASSWORD = re.compile(r"(://[^/\s:@]+:)[^/\s@]+@")
 
 # Options by name, as what can be compared.
 Options = tuple[tuple[str, str], ...]
@@ -203,11 +208,20 @@ class RemoteStorage:
             for attempt in range(ATTEMPTS):
                 try:
                     chunks, version = self._stream(name, start, stop, STALL)
-                    return b"".join(chunks), version
+                    return self._joined(name, chunks, None if stop is None else stop - start), version
                 except self.ERRORS as error:
                     if not self._repeats(error, PASSING, attempt, None):
                         raise
         return None
+
+    def _joined(self, name: str, chunks: Iterable[bytes], most: int | None) -> bytes:
+        parts, size = [], 0
+        for chunk in chunks:
+            parts.append(chunk)
+            size += len(chunk)
+            if most is not None and size > most:
+                raise OSError(f"{self.describe(name)}: asked for {most} bytes of it, and the store sends more")
+        return b"".join(parts)
 
     def fetch(self, name: str, file: BinaryIO, deadline: float | None = None) -> Version:
         """Write all of a file's bytes to an open one, once, so that who calls it may try again; give its version.
@@ -311,7 +325,16 @@ class RemoteStorage:
 
     def _text(self, error: Exception) -> str:
         """Give what an error says, without secrets; if that is not all, tracebacks do not show the error itself."""
-        return str(error)
+        return self._without_secrets(str(error))
+
+    def _without_secrets(self, text: str) -> str:
+        """Hide the values of options and variables that are secrets, and passwords in URLs."""
+        variables = ((name, value) for name, value in os.environ.items() if name.startswith(self.ENVIRONMENT))
+        for name, value in (*self._options, *variables):
+            for secret in {value, value.strip(), repr(value)[1:-1]} if _SECRET.search(name) else ():
+                if len(secret) > 3:
+                    text = text.replace(secret, "***")
+        return _PASSWORD.sub(r"\1***@", text)
 
 
 def pause_after(attempt: int) -> float:

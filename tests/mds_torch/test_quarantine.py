@@ -73,7 +73,7 @@ def test_bad_shards_are_left_out_on_all_ranks_alike(
 def test_by_itself_a_bad_shard_is_an_error(remote: Remote, tmp_path: Path) -> None:
     bad = bad_ids(remote, "cut", [1])
     dataset = StreamingDataset(remote=remote.path, local=str(tmp_path / "local"), download_retry=0)
-    with pytest.raises(FormatError, match=r"could not be fetched in 1 tries.*bytes: expected"):
+    with pytest.raises(FormatError, match=r"could not be fetched in 1 try.*bytes: expected"):
         list(dataset)
     tolerant = StreamingDataset(
         remote=remote.path,

@@ -1,5 +1,6 @@
 """What is S3's alone: credentials, servers that fail, and processes."""
 
+import traceback
 from collections.abc import Iterator
 
 import pytest
@@ -43,3 +44,25 @@ def test_a_profile_that_is_not_there_is_named_at_once(proxy: Proxy) -> None:
     with pytest.raises(PermissionError, match=r"s3://a-bucket/x/a: the store refuses to read it.*ours"):
         open_storage("s3://a-bucket/x", {"profile": "ours"}).read("a")
     assert proxy.count() == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"aws_session_token": "a-precious-text\n"},
+        {"aws_secret_access_key": "a-precious-text", "aws_access_key_id": "a-key", "endpoint": "http://127.0.0.1:1"},
+        {"endpoint": "http://user:a-precious-text@127.0.0.1:1"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_secrets_are_not_shown(options: dict[str, str], proxy: Proxy) -> None:
+    with pytest.raises(OSError, match="s3://a-bucket/x") as error:
+        open_storage("s3://a-bucket/x", {"aws_access_key_id": "a-key", "aws_secret_access_key": "b", **options}).list()
+    assert "a-precious-text" not in "".join(traceback.format_exception(error.value))
+
+
+@pytest.mark.parametrize("path", ["s3://key:a-precious-text@b/p", "https://h/p?X-Amz-Signature=a-precious-text"])
+def test_a_path_with_secrets_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="holds a password or a signature") as error:
+        open_storage(path)
+    assert "a-precious-text" not in str(error.value)
