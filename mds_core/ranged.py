@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,20 +24,22 @@ class RangedShard:
         storage: the data set's place.
         shard: the shard's entry in the index; uncompressed.
         columns: the names of the columns to read, all unless given.
+        timeout: seconds after which a request is not tried again.
 
     Raises:
         FileNotFoundError: its file is missing.
         FormatError: the offsets are not what the index says.
     """
 
-    def __init__(self, storage: Storage, shard: Shard, columns: Sequence[str] | None):
+    def __init__(self, storage: Storage, shard: Shard, columns: Sequence[str] | None, timeout: float = 60.0):
         self.asked = 0
+        self._timeout = timeout
         self._storage, self._shard, self._columns = storage, shard, columns
         raw = shard.raw_data
         self._path = storage.describe(raw.basename)
         stop = min(raw.bytes, 8 + 4 * shard.samples)
         try:
-            header, self.version = storage.read_range(raw.basename, 0, stop)
+            header, self.version = storage.read_range(raw.basename, 0, stop, time.monotonic() + timeout)
         except FileNotFoundError:
             raise FileNotFoundError(
                 f"shard {self._path} is missing: the index names it, with {raw.bytes} bytes"
@@ -62,7 +65,9 @@ class RangedShard:
         shard, start, stop = self._shard, int(self._offsets[row]), int(self._offsets[row + 1])
         data, version = b"", self.version
         if stop > start:
-            data, version = self._storage.read_range(shard.raw_data.basename, start, stop)
+            data, version = self._storage.read_range(
+                shard.raw_data.basename, start, stop, time.monotonic() + self._timeout
+            )
         if version != self.version:
             raise RewrittenError(f"{self._path} was written again while it was read; open the data set anew")
         if len(data) != stop - start:

@@ -158,6 +158,8 @@ class MDSReader:
         self._ends: list[int] = self.starts[1:].tolist()
         self._open: OrderedDict[int, ShardReader] = OrderedDict()
         self._by_range: dict[int, RangedShard] = {}
+        # Seconds after which no request for a sample is tried again.
+        self.timeout = 60.0
 
     @property
     def columns(self) -> dict[str, str]:
@@ -229,7 +231,7 @@ class MDSReader:
         if ranged is None:
             while len(self._by_range) >= _MOST_OPEN_SHARDS:
                 del self._by_range[next(iter(self._by_range))]
-            ranged = self._by_range[number] = RangedShard(self.storage, shard, self._columns)
+            ranged = self._by_range[number] = RangedShard(self.storage, shard, self._columns, self.timeout)
             check_unchanged(self.storage, self.version, shard, ranged.version)
         if ranged.asked >= MOST_BY_RANGE:
             del self._by_range[number]

@@ -48,6 +48,7 @@ class CachedReader(MDSReader):
             columns=columns,
             storage_options=storage_options,
         )
+        self.timeout = fetching.timeout
         self.cache = Cache(self, local, fetching)
         # How often a shard had been evicted when it was opened, and when it was last read.
         self._evicted: dict[int, int] = {}

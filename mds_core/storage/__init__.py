@@ -30,10 +30,12 @@ class Storage(Protocol):
     def read(self, name: str) -> bytes | None:
         """Read a whole file; None if there is none."""
 
-    def read_range(self, name: str, start: int, stop: int | None) -> tuple[bytes, Version]:
+    def read_range(
+        self, name: str, start: int, stop: int | None, deadline: float | None = None
+    ) -> tuple[bytes, Version]:
         """Read a file's bytes from start to stop, or to its end; give them, and its version.
 
-        FileNotFoundError if there is none.
+        FileNotFoundError if there is none; nothing is tried again after a deadline, on `time.monotonic`'s clock.
         """
 
     def fetch(self, name: str, file: BinaryIO, deadline: float | None = None) -> Version:

@@ -100,7 +100,9 @@ class FilesystemStorage(RemoteStorage):
         except FileNotFoundError:
             return []
 
-    def _get(self, name: str, start: int, stop: int | None) -> tuple[bytes, Version] | None:
+    def _get(
+        self, name: str, start: int, stop: int | None, deadline: float | None = None
+    ) -> tuple[bytes, Version] | None:
         try:
             with self._errors("read", name):
                 self._fs.invalidate_cache()

@@ -71,7 +71,9 @@ class LocalStorage:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def read_range(self, name: str, start: int, stop: int | None) -> tuple[bytes, Version]:
+    def read_range(
+        self, name: str, start: int, stop: int | None, deadline: float | None = None
+    ) -> tuple[bytes, Version]:
         """Read a file's bytes from start to stop, or to its end; give them, and its version.
 
         Raises:

@@ -191,26 +191,30 @@ class RemoteStorage:
         found = self._get(name, 0, None)
         return None if found is None else found[0]
 
-    def read_range(self, name: str, start: int, stop: int | None) -> tuple[bytes, Version]:
+    def read_range(
+        self, name: str, start: int, stop: int | None, deadline: float | None = None
+    ) -> tuple[bytes, Version]:
         """Read a file's bytes from start to stop, or to its end; give them, and its version.
 
         Raises:
             FileNotFoundError: there is no such file.
         """
-        found = self._get(name, start, stop)
+        found = self._get(name, start, stop, deadline)
         if found is None:
             raise FileNotFoundError(f"{self.describe(name)}: not there")
         return found
 
-    def _get(self, name: str, start: int, stop: int | None) -> tuple[bytes, Version] | None:
+    def _get(
+        self, name: str, start: int, stop: int | None, deadline: float | None = None
+    ) -> tuple[bytes, Version] | None:
         """Read bytes and version; None if there is no file. A body that breaks off is asked for again."""
         with suppress(FileNotFoundError), self._errors("read", name):
             for attempt in range(ATTEMPTS):
                 try:
-                    chunks, version = self._stream(name, start, stop, STALL)
+                    chunks, version = self._stream(name, start, stop, seconds_left(deadline))
                     return self._joined(name, chunks, None if stop is None else stop - start), version
                 except self.ERRORS as error:
-                    if not self._repeats(error, PASSING, attempt, None):
+                    if not self._repeats(error, PASSING, attempt, deadline):
                         raise
         return None
 

@@ -225,3 +225,12 @@ def test_a_writer_that_is_killed_leaves_the_old_data_set_until_the_new_one_stand
         check=True, env={**os.environ, **remote.environment},
     )  # fmt: skip
     assert [sample["n"] for sample in MDSReader(remote.path)] == list(range(1000))
+
+
+def test_a_sample_that_is_read_by_itself_has_a_deadline(remote: Remote, tmp_path: Path) -> None:
+    dataset = StreamingDataset(remote=remote.path, local=str(tmp_path / "local"), download_timeout=2)
+    remote.proxy.fault = lambda method, path, n: "stall" if path.endswith(".mds") else ""
+    began = time.monotonic()
+    with pytest.raises(OSError, match=r"shard\.00000\.mds: could not read it"):
+        dataset[0]
+    assert time.monotonic() - began < 30
