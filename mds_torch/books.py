@@ -36,6 +36,22 @@ def books_size(shards: int) -> int:
     return (shards + 1) * _ROW.itemsize
 
 
+_guard = threading.RLock()
+
+
+def guard() -> threading.RLock:
+    """Give the lock of this process's threads on what they share of caches."""
+    return _guard
+
+
+def _renew_guard() -> None:
+    global _guard
+    _guard = threading.RLock()  # a thread that held it at a fork is not there any more
+
+
+os.register_at_fork(after_in_child=_renew_guard)
+
+
 class Books:
     """The rows of a cache's shards, as arrays int64[n]: `held`, `used`, `ahead`, `evicted` and `fetching`.
 
@@ -50,7 +66,6 @@ class Books:
     def __init__(self, path: str, shards: int):
         self.path = path
         self.shards = shards
-        self._renewing = threading.Lock()
         self._holding: tuple[int, BinaryIO] | None = None
         self._open()
 
@@ -81,7 +96,7 @@ class Books:
 
     def renew(self) -> None:
         """Open the books again if others have deleted the file, as who empties the folder does."""
-        with self._renewing:
+        with guard():
             try:
                 there = os.stat(self.path).st_ino == self._inode
             except FileNotFoundError:

@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 import stat
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from mds_core.errors import FormatError
 from mds_core.fetch import check_hash, fetch_shard, map_file
 from mds_core.index import INDEX, File, Shard, has_own_name, identity_of
 from mds_core.reader import MDSReader
-from mds_torch.books import Books, books_size, is_used, wait_for
+from mds_torch.books import Books, books_size, guard, is_used, wait_for
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -44,9 +43,6 @@ _AHEAD = 600
 _GRACE = 0.5
 # How long to wait for room on a full disk: other processes may be about to let go of theirs.
 _FULL = 2.0
-
-
-_opening = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -180,7 +176,7 @@ class Cache:
     def books(self) -> Books:
         """The books, opened in this process."""
         if self._books is None:
-            with _opening:
+            with guard():
                 self._books = self._books or Books(os.path.join(self.folder, "books"), len(self.shards))
         return self._books
 
