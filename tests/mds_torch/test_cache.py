@@ -425,9 +425,10 @@ def test_single_samples_are_read_without_their_shards(remote: Remote, tmp_path: 
     for source in (reader, dataset):
         remote.proxy.clear()
         assert [int(source[n]["n"]) for n in (0, 1, 2, 0)] == [0, 1, 2, 0]
-        # The offsets once, then a request a sample; and one look whether the data set is still the same.
+        # The offsets once, then a request a sample; and a look whether the data set is still the same, unless the shard
+        # is older than the index, of which the store keeps seconds.
         assert remote.proxy.fetched() == {reader.shards[0].raw_data.basename: 5}
-        assert sum(remote.proxy.asked.values()) == 6
+        assert sum(remote.proxy.asked.values()) in (5, 6)
     assert files_below(tmp_path / "local", lambda name: name.endswith(".mds")) == []
     assert [int(dataset[n]["n"]) for n in range(20)] == list(range(20))
     assert len(files_below(tmp_path / "local", lambda name: name.endswith(".mds"))) == 1

@@ -128,7 +128,7 @@ def test_a_wrong_stream_is_refused(options: dict[str, Any], match: str) -> None:
 
 
 def test_things_of_other_kinds_are_refused(abc: list[str]) -> None:
-    with pytest.raises(TypeError, match=r"streams: expected a list of Stream objects, found \['/"):
+    with pytest.raises(TypeError, match=r"streams: expected a list of Stream objects, found \['str'"):
         StreamingDataset(streams=abc)  # type: ignore[arg-type]
     for options in ({"filter": ["n", len]}, {"filter": ("n", 3)}, {"transform": 3}):
         with pytest.raises(ValueError, match=r"expected a function.*, found"):
