@@ -112,9 +112,8 @@ class Books:
 
     def _lock(self, descriptor: int, byte: int, kind: int) -> bool:
         """Lock a byte, or unlock it, without waiting; tell whether it could be."""
-        request = struct.pack("hhxxxxqqixxxx", kind, os.SEEK_SET, byte, 1, 0)
         try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
+            _set_lock(descriptor, byte, kind)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -176,12 +175,16 @@ class Books:
 def is_used(path: str) -> bool:
     """Tell whether any process uses the cache of these books."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), open(path, "r+b", buffering=0) as file:
-        request = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, _ALIVE, 1, 0)
         try:
-            fcntl.fcntl(file, fcntl.F_OFD_SETLK, request)
+            _set_lock(file.fileno(), _ALIVE, fcntl.F_WRLCK)
         except OSError:
             return True
     return False
+
+
+def _set_lock(descriptor: int, byte: int, kind: int) -> None:
+    # A struct flock, whose lock is the open file's and not the process's.
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack("hhxxxxqqixxxx", kind, os.SEEK_SET, byte, 1, 0))
 
 
 def _opened(path: str) -> BinaryIO:

@@ -25,7 +25,7 @@ import numpy as np
 
 from mds_core.compression import decompress
 from mds_core.errors import FormatError
-from mds_core.fetch import check_hash, fetch_shard, map_file
+from mds_core.fetch import check_hash, check_size, fetch_shard, map_file
 from mds_core.index import INDEX, File, Shard, has_own_name, identity_of
 from mds_core.reader import MDSReader
 from mds_torch.books import Books, books_size, guard, is_used, wait_for
@@ -201,8 +201,7 @@ class Cache:
         try:
             with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                if size != raw.bytes:
-                    raise FormatError(f"{path}: bytes: expected {raw.bytes} as in the index, found {size}")
+                check_size(size, raw, path)
                 data = map_file(file.fileno(), size)
             if self.fetching.validate_hash in raw.hashes:
                 check_hash(self.fetching.validate_hash, raw.hashes, data, path)

@@ -13,8 +13,8 @@ import pytest
 
 from mds_core import MDSReader
 from mds_core.storage import open_storage
-from tests.mds_core.storage.proxy import Proxy, proxy_of
-from tests.mds_core.storage.servers import environment_of, s3_server
+from tests.mds_core.storage.proxy import Proxy
+from tests.mds_core.storage.servers import s3_behind_proxy
 
 ROWS = 4000
 WRITE = """
@@ -36,11 +36,7 @@ print("written", spark.read.format("mds").load(path).count(), flush=True)
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    with (
-        s3_server("a-bucket") as environment,
-        proxy_of(environment["S3_ENDPOINT_URL"]) as proxy,
-        environment_of({**environment, "S3_ENDPOINT_URL": proxy.url}),
-    ):
+    with s3_behind_proxy() as (proxy, _):
         yield proxy
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mds_core import MDSWriter
-from tests.mds_core.storage.proxy import Proxy, proxy_of
-from tests.mds_core.storage.servers import environment_of, s3_server
+from tests.mds_core.storage.proxy import Proxy
+from tests.mds_core.storage.servers import s3_behind_proxy
 
 _NUMBERS = itertools.count()
 
@@ -40,11 +40,9 @@ class Remote:
 @contextmanager
 def remote_data() -> Iterator[Remote]:
     """Run the servers."""
-    with s3_server("a-bucket") as environment, proxy_of(environment["S3_ENDPOINT_URL"]) as proxy:
-        environment = {**environment, "S3_ENDPOINT_URL": proxy.url}
-        with environment_of(environment):
-            # The server's memory is the process's.
-            yield Remote(proxy, f"s3://a-bucket/{os.getpid()}-{next(_NUMBERS)}", environment)
+    with s3_behind_proxy() as (proxy, environment):
+        # The server's memory is the process's.
+        yield Remote(proxy, f"s3://a-bucket/{os.getpid()}-{next(_NUMBERS)}", environment)
 
 
 def files_below(folder: Path, chosen: Callable[[str], bool] = lambda name: True) -> list[str]:

@@ -14,6 +14,7 @@ from pyarrow.fs import LocalFileSystem
 from tests.mds_core.storage import databricks_server
 from tests.mds_core.storage.azure_server import azure_server
 from tests.mds_core.storage.gcs_server import gcs_server
+from tests.mds_core.storage.proxy import Proxy, proxy_of
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "a-key", "AWS_SECRET_ACCESS_KEY": "a-secret", "AWS_DEFAULT_REGION": "us-east-1"}
 
@@ -52,6 +53,15 @@ def environment_of(environment: dict[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def s3_behind_proxy() -> Iterator[tuple[Proxy, dict[str, str]]]:
+    """Run an S3 server with the bucket a-bucket behind a proxy; give that, and the environment, which is set."""
+    with s3_server("a-bucket") as environment, proxy_of(environment["S3_ENDPOINT_URL"]) as proxy:
+        environment = {**environment, "S3_ENDPOINT_URL": proxy.url}
+        with environment_of(environment):
+            yield proxy, environment
 
 
 @contextmanager

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from mds_core.storage import open_storage
-from tests.mds_core.storage.proxy import Proxy, proxy_of
-from tests.mds_core.storage.servers import environment_of, s3_server
+from tests.mds_core.storage.proxy import Proxy
+from tests.mds_core.storage.servers import environment_of, s3_behind_proxy, s3_server
 
 
 def test_a_bucket_that_is_not_there_is_named() -> None:
@@ -20,11 +20,7 @@ def test_a_bucket_that_is_not_there_is_named() -> None:
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    with (
-        s3_server("a-bucket") as environment,
-        proxy_of(environment["S3_ENDPOINT_URL"]) as proxy,
-        environment_of({**environment, "S3_ENDPOINT_URL": proxy.url}),
-    ):
+    with s3_behind_proxy() as (proxy, _):
         yield proxy
 
 
