@@ -36,12 +36,24 @@ REQUIREMENTS = [
     "xxhash>=3,<4",
     "zstd>=1.5.2.5,<2",
 ]
-# The library imports two names of torchvision, and uses them in data sets that we do not touch.
-TORCHVISION_STUB = {
-    "__init__.py": "",
-    "datasets.py": "class VisionDataset:\n    pass\n",
-    "transforms/__init__.py": "",
-    "transforms/functional.py": "def to_tensor(image):\n    raise NotImplementedError('a stub')\n",
+# The library imports two names of torchvision, and uses them in data sets that we do not touch. Its shared memory has
+# the same names in every process of a machine (000000_locals), and each process deletes what it takes for left behind:
+# run_reference gives each run names of its own.
+STUBS = {
+    "torchvision/__init__.py": "",
+    "torchvision/datasets.py": "class VisionDataset:\n    pass\n",
+    "torchvision/transforms/__init__.py": "",
+    "torchvision/transforms/functional.py": "def to_tensor(image):\n    raise NotImplementedError('a stub')\n",
+    "sitecustomize.py": """
+import os
+
+if prefix := os.environ.get("MDS_REFERENCE_MEMORY"):
+    import _posixshmem
+
+    shm_open, shm_unlink = _posixshmem.shm_open, _posixshmem.shm_unlink
+    _posixshmem.shm_open = lambda name, *args, **named: shm_open(f"/{prefix}{name[1:]}", *args, **named)
+    _posixshmem.shm_unlink = lambda name: shm_unlink(f"/{prefix}{name[1:]}")
+""",
 }
 VERIFY = (
     "from streaming import MDSWriter, StreamingDataset, StreamingDataLoader\n"
@@ -49,7 +61,7 @@ VERIFY = (
 )
 # Written last, and compared: an environment that was left half-made or is of an older recipe is made again.
 MARKER = "mds-reference"
-RECIPE = "\n".join([STREAMING, *REQUIREMENTS, *TORCHVISION_STUB, *TORCHVISION_STUB.values()])
+RECIPE = "\n".join([STREAMING, *REQUIREMENTS, *STUBS, *STUBS.values()])
 
 
 class ReferenceFailure(Exception):
@@ -68,15 +80,19 @@ def reference_python() -> str:
 def run_reference(code: str, *args: str, timeout: float = 300) -> str:
     """Run a Python snippet in the reference environment and return its stdout, by convention JSON.
 
-    It runs in a new process, in an empty folder. If it opens data sets, let it begin with
-    `import streaming.base.util; streaming.base.util.clean_stale_shared_memory()`: the library's shared
-    memory has fixed names, and what a killed process left behind makes the next one fail.
+    It runs in a new process, in an empty folder, with shared memory and temporary files that no other run sees.
     """
     python = reference_python()
     environment = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
     environment.pop("PYTHONPATH", None)
     with tempfile.TemporaryDirectory() as folder:
-        return _run([python, "-c", code, *args], timeout=timeout, cwd=folder, env=environment)
+        memory = f"reference-{Path(folder).name}-"
+        environment |= {"TMPDIR": folder, "MDS_REFERENCE_MEMORY": memory}
+        try:
+            return _run([python, "-c", code, *args], timeout=timeout, cwd=folder, env=environment)
+        finally:
+            for left in Path("/dev/shm").glob(f"{memory}*"):
+                left.unlink(missing_ok=True)
 
 
 def _folder() -> Path:
@@ -111,16 +127,11 @@ def _build(folder: Path) -> None:
     _run([*pip, *REQUIREMENTS])
     _run([*pip, "--no-deps", STREAMING])
     packages = Path(_run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).strip())
-    _write_stub(packages / "torchvision")
+    for name, text in STUBS.items():
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).write_text(text)
     _run([python, "-c", VERIFY], cwd=str(folder))
     (folder / MARKER).write_text(RECIPE)
-
-
-def _write_stub(folder: Path) -> None:
-    for name, text in TORCHVISION_STUB.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
 
 def _run(command: list[str], timeout: float = 1800, cwd: str | None = None, env: dict[str, str] | None = None) -> str:

@@ -178,8 +178,6 @@ FROM range(0, 50, 1, 3)
 """
 REFERENCE = """
 import pickle, sys
-import streaming.base.util
-streaming.base.util.clean_stale_shared_memory()
 from pyspark.sql import SparkSession
 from streaming import StreamingDataset
 from streaming.base.converters import dataframe_to_mds

@@ -130,8 +130,6 @@ if hasattr(T, "TimeType"):
 
 READ = """
 import pickle, sys
-import streaming.base.util
-streaming.base.util.clean_stale_shared_memory()
 from streaming import StreamingDataset
 
 found = {}

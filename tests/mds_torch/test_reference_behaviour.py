@@ -38,11 +38,9 @@ WRONG: list[tuple[list[dict[str, Any]], Any]] = [
 
 REFERENCE = """
 import inspect, json, sys
-import streaming.base.util
 from streaming import MDSWriter, Stream, StreamingDataset, StreamingDataLoader
 
 folder, sizes, worlds, weights, wrong = sys.argv[1], *map(json.loads, sys.argv[2:])
-streaming.base.util.clean_stale_shared_memory()
 for name, size in sizes.items():
     with MDSWriter(out=f"{folder}/{name}", columns={"n": "int"}, size_limit=300) as writer:
         for n in range(size):
