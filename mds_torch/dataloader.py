@@ -38,6 +38,11 @@ class StreamingDataLoader(DataLoader[Any]):
         torch.Size([64])
     """
 
+    # What Accelerate asks a loader: to leave it as it is, as it deals samples to ranks itself, where Accelerate would
+    # do so once more and leave out half of them on two ranks; and to keep its state.
+    _is_accelerate_prepared = True
+    use_stateful_dataloader = True
+
     def __init__(self, dataset: StreamingDataset, *args: Any, **kwargs: Any):
         if not isinstance(dataset, StreamingDataset):
             raise TypeError(f"StreamingDataLoader: expected a StreamingDataset, found {type(dataset).__name__}")
@@ -130,10 +135,11 @@ class StreamingDataLoader(DataLoader[Any]):
             assert self.prefetch_factor is not None
             samples = PackedBatches(dataset, self.batch_size, self.drop_last, self.num_workers, self.prefetch_factor)
             loading["pin_memory"] = False  # what comes is no batch yet
-        return DataLoader(samples, batch_size=None, collate_fn=_same, **loading)
+        return DataLoader(samples, batch_size=None, collate_fn=same, **loading)
 
 
-def _same(batch: Any) -> Any:
+def same(batch: Any) -> Any:
+    """Give a batch as it is: the collate_fn of what is collated."""
     return batch
 
 
