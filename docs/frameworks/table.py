@@ -1,0 +1,28 @@
+"""The data set that the scripts beside this one train on: a table of 203 rows, written by Spark.
+
+    python docs/frameworks/table.py FOLDER
+
+Each row has eight numbers `x`, and `y`, which is a sum of them with weights that a model is to find.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from pyspark.sql import SparkSession
+
+ROWS = 203
+
+
+def rows() -> list[tuple[list[float], float]]:
+    """Give the rows."""
+    x = np.random.default_rng(1).random((ROWS, 8), np.float32)
+    x[:, 0] = np.arange(ROWS) / ROWS
+    return list(zip(x.tolist(), (x @ np.linspace(-1, 1, 8, dtype=np.float32)).tolist(), strict=True))
+
+
+if __name__ == "__main__":
+    spark = SparkSession.builder.master("local[*]").getOrCreate()
+    df = spark.createDataFrame(rows(), "x array<float>, y float").repartition(4)
+    df.write.format("mds").option("columns", '{"x": "ndarray:float32:8"}').save(sys.argv[1])
