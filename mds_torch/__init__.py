@@ -4,6 +4,7 @@ from mds_torch.cache import clean_cache
 from mds_torch.dataloader import StreamingDataLoader
 from mds_torch.dataset import StreamingDataset
 from mds_torch.huggingface import TrainerMixin
+from mds_torch.packing import PackTokens
 from mds_torch.stream import Stream
 
-__all__ = ["Stream", "StreamingDataLoader", "StreamingDataset", "TrainerMixin", "clean_cache"]
+__all__ = ["PackTokens", "Stream", "StreamingDataLoader", "StreamingDataset", "TrainerMixin", "clean_cache"]

@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def java() -> None:
     """See to it that Spark finds a Java."""
     sys.path.insert(0, str(ROOT / "notebooks"))
-    from digits import find_java
+    from local_spark import find_java
 
     find_java()
 

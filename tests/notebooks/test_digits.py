@@ -8,6 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "notebooks"))
 import digits
+import local_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,4 +30,4 @@ def test_the_main_job_runs_again_over_what_it_left(spark: "SparkSession", tmp_pa
 
 
 def test_a_java_that_is_there_is_found(java: None) -> None:
-    assert Path(digits.find_java()).exists()
+    assert Path(local_spark.find_java()).exists()
