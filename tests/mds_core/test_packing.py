@@ -95,6 +95,8 @@ def test_an_example_by_hand() -> None:
     assert whole.tokens.tolist() == [[1, 2, 7, 8], [3, 4, 5, 6], [9, 10, 11, 0]]
     assert whole.documents.tolist() == [[0, 0, 2, 2], [2, 2, 2, 2], [3, 3, 4, -1]]
     assert whole.positions.tolist() == [[0, 1, 4, 5], [0, 1, 2, 3], [0, 1, 0, 0]]
+    # Of two rows with the same room, the one that was filled last.
+    assert pack_tokens([[1, 1, 1], [2, 2, 2], [3]], 4, split=False).tokens.tolist() == [[1, 1, 1, 0], [2, 2, 2, 3]]
     split = pack_tokens(documents[:3], 4, end=99)
     assert split.tokens.tolist() == [[1, 2, 99, 99], [3, 4, 5, 6], [7, 8, 99, 0]]
     assert split.documents.tolist() == [[0, 0, 0, 1], [2, 2, 2, 2], [2, 2, 2, -1]]
