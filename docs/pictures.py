@@ -19,7 +19,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from mds_core import MDSWriter
+from mds_core import MDSReader, MDSWriter
 from mds_torch import StreamingDataset
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def write(folder: str, shards: int, each: int) -> str:
     with MDSWriter(out=folder, columns={"id": "int64"}, size_limit=174 + 12 * each) as writer:
         for number in range(shards * each):
             writer.write({"id": number})
+    found = [shard.samples for shard in MDSReader(folder).shards]
+    assert found == [each] * shards, found
     return folder
 
 

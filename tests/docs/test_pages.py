@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import doctest
+import html
+import importlib.util
+import inspect
 import os
 import pickle
 import re
@@ -73,6 +76,9 @@ ALL = [fence for page in PAGES for fence in fences(page)]
 
 # The site
 
+# With pytest -n, the process that has built it runs what looks at it.
+looks_at_site = pytest.mark.xdist_group("site")
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
@@ -85,19 +91,32 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.stderr
 
 
+@looks_at_site
 def test_the_site_builds_without_a_warning(site: tuple[Path, str]) -> None:
-    folder, told = site
+    told = site[1]
     assert "WARNING" not in told, told
-    for picture in re.findall(r"\(pictures/(\S+)\)", (ROOT / "docs/order.md").read_text()):
-        assert (folder / "pictures" / picture).stat().st_size > 10_000
 
 
+@looks_at_site
+def test_pictures_are_the_same_each_time(site: tuple[Path, str]) -> None:
+    spec = importlib.util.spec_from_file_location("pictures", ROOT / "docs/pictures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    shown = re.findall(r"\(pictures/(\S+)\)", (ROOT / "docs/order.md").read_text())
+    assert sorted(shown) == sorted(path.name for path in (site[0] / "pictures").iterdir())
+    assert {name: (site[0] / "pictures" / name).read_bytes() for name in shown} == module.draw()
+
+
+@looks_at_site
 def test_a_page_loads_nothing_from_elsewhere(site: tuple[Path, str]) -> None:
     for page in site[0].rglob("*.html"):
         loaded = re.findall(r"<(?:script|img|link|iframe)[^>]*\b(?:src|href)=\"?(https?:)?//[^>]*", page.read_text())
         assert loaded == [], page
 
 
+@looks_at_site
 def test_docstrings_examples_are_shown_as_code(site: tuple[Path, str]) -> None:
     text = (site[0] / "reference/mds_torch/index.html").read_text()
     assert "Examples:" in text
@@ -349,11 +368,13 @@ PUBLIC = [(package, name) for package in PACKAGES for name in package.__all__]
 WRITERS = {"MDSWriter", "dataframe_to_mds", "register"}
 
 
-@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.__name__)
-def test_each_public_name_has_its_place_in_the_reference(package: Any) -> None:
-    page = (ROOT / f"docs/reference/{package.__name__}.md").read_text()
-    placed = re.findall(rf"(?m)^::: {package.__name__}\.(\w+)$", page)
-    assert sorted(placed) == sorted(package.__all__)
+@looks_at_site
+@pytest.mark.parametrize(("package", "name"), PUBLIC)
+def test_each_public_name_has_its_place_in_the_reference(package: Any, name: str, site: tuple[Path, str]) -> None:
+    page = (site[0] / f"reference/{package.__name__}/index.html").read_text()
+    text = " ".join(html.unescape(re.sub("<[^>]+>", "", page)).split())
+    assert f" {package.__name__}.{name} " in text
+    assert str(inspect.getdoc(getattr(package, name))).splitlines()[0].replace("`", "") in text
 
 
 def examples() -> list[doctest.DocTest]:
