@@ -479,7 +479,7 @@ def merge_index(
             has a name that no index may hold.
 
     Example:
-        >>> merge_index("/data/reviews")
+        >>> index = merge_index("/data/reviews")
     """
     if isinstance(source, str | PathLike | tuple):
         root = open_storage(_path_of(source), storage_options)

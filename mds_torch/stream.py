@@ -48,7 +48,8 @@ class Stream:
         ValueError: no path; more than one of proportion, repeat and choose, or a negative one.
 
     Example:
-        >>> StreamingDataset(streams=[Stream(local="/data/a", proportion=3), Stream(local="/data/b", proportion=1)])
+        >>> streams = [Stream(local="/data/a", proportion=3), Stream(local="/data/b", proportion=1)]
+        >>> dataset = StreamingDataset(streams=streams)
     """
 
     def __init__(

@@ -22,6 +22,7 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist looks at the marks in a hook of this name, too
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With pytest -n, keep in one process what must not run beside itself.
 
