@@ -22,6 +22,7 @@ from mds_core.compression import parse_compression
 from mds_core.encodings import get_encoding
 from mds_core.errors import FormatError, RewrittenError
 from mds_core.hashing import check_hashes
+from mds_core.progress import progress
 from mds_core.storage import Storage, open_storage
 from mds_core.storage.info import Version
 
@@ -497,7 +498,7 @@ def merge_index(
                 f"can't merge {root.describe(folder)!r}: an index can't name what is in a folder with ':', '\\', or "
                 "bytes that are no text in its path, or '.mds-' at a name's start; rename it, and merge again"
             )
-    indexes = {folder: _index_of(root, folder) for folder in folders}
+    indexes = {folder: _index_of(root, folder) for folder in progress(folders, "merging", "data sets")}
 
     def merged(before: Index | None) -> Index:
         if before is not None and "" in indexes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import mmap
 import re
 import struct
@@ -28,6 +29,8 @@ from mds_core.storage import Storage, open_storage
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
+
+log = logging.getLogger("mds_core")
 
 # Samples of one shard beyond this go to a temporary file, so that size_limit=None does not take the memory.
 _MEMORY_A_SHARD = 1 << 28
@@ -390,6 +393,7 @@ class MDSWriter:
             self.abort()
             raise
         self._ended = True
+        log.info("%s: wrote %d samples in %d shards", self._storage.root, sum(s.samples for s in shards), len(shards))
         if self._replaced is not None:
             with contextlib.suppress(FormatError):  # a broken index names nothing that could be deleted
                 before = parse_index(self._replaced, self._storage.describe(INDEX))

@@ -159,6 +159,8 @@ class MDSDataSourceWriter(DataSourceArrowWriter):
             delete_replaced(storage, before, after)
             _delete_dangling(storage, {shard.stored.basename for shard in before.shards} - named)
         self._clean(storage, named)
+        samples = sum(shard.samples for shard in shards)
+        log.info("%s: wrote %d rows in %d shards; there are %d", storage.root, samples, len(shards), len(after.shards))
         dropped = sum(task.dropped_rows for task in tasks)
         if dropped:
             nulls: Counter[str] = Counter()

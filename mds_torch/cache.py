@@ -325,6 +325,7 @@ class Cache:
 
     def _fetch(self, shard: Shard) -> Buffer:
         options, raw = self.fetching, shard.raw_data
+        log.debug("fetching %s", self.storage.describe(shard.stored.basename))
         for path in self._files(shard):
             os.makedirs(os.path.dirname(path), exist_ok=True)
         stored = self._path(shard.stored.basename)
@@ -463,6 +464,7 @@ class Cache:
             if not books.try_keep_from_readers(owned, number) and not force:
                 return 0
             self._forget(number)
+        log.debug("evicted %s", self._where(number))
         return size
 
     def _free(self, need: int) -> bool:

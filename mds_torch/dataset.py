@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -28,6 +29,8 @@ from mds_torch.world import World, data_world, find_worker, find_world, mesh_wor
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+log = logging.getLogger("mds_torch")
 
 # Decoding more at once makes it no faster, and more rows make no call cheaper.
 _BYTES_AT_ONCE = 1 << 22
@@ -239,6 +242,9 @@ class StreamingDataset(IterableDataset[Any]):
         # Streams of other columns can't share a batch that is read column by column.
         self.is_uniform = all(list(reader.columns.items()) == list(readers[0].columns.items()) for reader in readers)
         self.reader = JoinedReader(readers)
+        for stream, reader in zip(self.streams, readers, strict=True):
+            place = f"fetched to {stream.cache_folder}" if stream.cache_folder else "read where it lies"
+            log.info("%s: %d samples in %d shards, %s", reader.storage.root, len(reader), len(reader.shards), place)
         self._quarantine = Quarantine(self.reader) if on_error == "quarantine" else None
         self._stream_shards = [len(reader.shards) for reader in readers]
         self._epochs = Epochs(Epoch(0, 0, num_canonical_nodes or 0, shuffle_seed))
@@ -415,6 +421,8 @@ class StreamingDataset(IterableDataset[Any]):
         epoch = self._epochs.begin(complete, self._told)
         self._told = None
         self.progress = Progress(epoch, self.deal(batch_size, drop_last, epoch), world.rank, epoch.skip)
+        if get_worker_info() is None:
+            log.info("epoch %d begins at sample %d, rank %d of %d", epoch.number, epoch.start, world.rank, world.ranks)
         return self.progress
 
     def __iter__(self) -> Iterator[Any]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mds_core.encodings import Number
+from mds_core.progress import progress
 from mds_core.reader import MDSReader
 
 # Asked for ids, or for a column's values.
@@ -23,7 +24,7 @@ def evaluate(filter: Filter, reader: MDSReader) -> list[NDArray[np.uint8]]:
     """
     column, keeps = filter if isinstance(filter, tuple) else (None, filter)
     masks = []
-    for number, entry in enumerate(reader.shards):
+    for number, entry in enumerate(progress(reader.shards, "filtering", "shards")):
         ids = np.arange(reader.starts[number], reader.starts[number + 1])
         values = ids if column is None else _values(reader, number, column)
         mask = np.asarray(keeps(values))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -20,8 +19,6 @@ from mds_torch.cache import Cache, Fetching, default_folder
 from mds_torch.cached import CachedReader
 from mds_torch.order.permutations import Positions
 from mds_torch.order.sampling import Weight
-
-log = logging.getLogger("mds_torch")
 
 
 class Stream:
@@ -115,7 +112,6 @@ class Stream:
             local = default_folder(storage.root)
         assert local is not None
         self.cache_folder = local
-        log.info("%s is fetched to %s", storage.root, local)
         return CachedReader(
             path,
             local,

@@ -12,6 +12,8 @@ import sys
 import numpy as np
 from pyspark.sql import SparkSession
 
+import mds_spark
+
 ROWS = 203
 
 
@@ -22,7 +24,12 @@ def rows() -> list[tuple[list[float], float]]:
     return list(zip(x.tolist(), (x @ np.linspace(-1, 1, 8, dtype=np.float32)).tolist(), strict=True))
 
 
+def write(spark: SparkSession, folder: str) -> None:
+    """Write them, unless they are there."""
+    mds_spark.register(spark)
+    df = spark.createDataFrame(rows(), "x array<float>, y float").repartitionByRange(4, "y")
+    df.write.format("mds").mode("ignore").option("columns", '{"x": "ndarray:float32:8"}').save(folder)
+
+
 if __name__ == "__main__":
-    spark = SparkSession.builder.master("local[*]").getOrCreate()
-    df = spark.createDataFrame(rows(), "x array<float>, y float").repartition(4)
-    df.write.format("mds").option("columns", '{"x": "ndarray:float32:8"}').save(sys.argv[1])
+    write(SparkSession.builder.master("local[*]").getOrCreate(), sys.argv[1])

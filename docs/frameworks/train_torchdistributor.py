@@ -10,9 +10,7 @@ import os
 
 from pyspark.ml.torch.distributor import TorchDistributor
 from pyspark.sql import SparkSession
-from table import rows
-
-import mds_spark
+from table import write
 
 
 def train(folder, checkpoint, steps):
@@ -69,9 +67,7 @@ def train(folder, checkpoint, steps):
 
 def main(folder, checkpoint, steps):
     spark = SparkSession.builder.master("local[2]").getOrCreate()
-    mds_spark.register(spark)
-    df = spark.createDataFrame(rows(), "x array<float>, y float").repartitionByRange(4, "y")
-    df.write.format("mds").mode("ignore").option("columns", '{"x": "ndarray:float32:8"}').save(folder)
+    write(spark, folder)
     distributor = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
     # What the process of rank 0 returns.
     loss = distributor.run(train, os.path.abspath(folder), os.path.abspath(checkpoint), steps)
