@@ -11,7 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from pyspark.sql import SparkSession
 
 from mds_core import MDSReader, MDSWriter
 from mds_torch import StreamingDataset
@@ -31,6 +33,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
         for x, y in rows:
             writer.write({"x": x, "y": y})
     return str(out)
+
+
+def test_the_table_is_written_by_spark(spark: SparkSession, tmp_path: Path) -> None:
+    table = runpy.run_path(str(SCRIPTS / "table.py"))
+    table["write"](spark, str(tmp_path / "table"))
+    found = [(sample["x"].tolist(), sample["y"]) for sample in MDSReader(str(tmp_path / "table"))[:]]
+    assert sorted(found) == sorted((x, np.float32(y)) for x, y in table["rows"]())
 
 
 def launch(record: Path, *command: str, python: str = sys.executable, timeout: float = 200) -> str:

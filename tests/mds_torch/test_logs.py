@@ -1,10 +1,13 @@
 """What is logged, and what is shown on a terminal: nothing, unless somebody asks or looks."""
 
+import fcntl
 import logging
 import os
 import pty
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,7 +39,7 @@ from mds_core import merge_index
 from mds_torch import StreamingDataset
 
 def slowly(n):
-    time.sleep(0.8)
+    time.sleep(0.4)
     return n % 2 == 0
 
 if __name__ == "__main__":
@@ -70,6 +73,8 @@ def test_who_asks_is_told_what_happens(thirty: str, tmp_path: Path, caplog: pyte
 def test_a_filter_shows_how_far_it_is_on_a_terminal_only(terminal: bool, make: Make) -> None:
     folder = make({"n": "int64"}, ({"n": n} for n in range(30)), size_limit=200)
     ours, theirs = pty.openpty() if terminal else os.pipe()
+    if terminal:
+        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     process = subprocess.Popen([sys.executable, "-c", FILTER, str(folder)], stderr=theirs)
     os.close(theirs)
     told = b""
