@@ -26,6 +26,7 @@ class Packed:
         positions: where in its document each token is, from 0, also in a part that was cut off; 0 for padding.
 
     Example:
+        >>> packed = pack_tokens([[5, 6, 7], [8, 9]], 4)
         >>> own = packed.documents[:, :, None] == packed.documents[:, None, :]  # bool[rows, length, length]
     """
 

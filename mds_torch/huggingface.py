@@ -28,10 +28,9 @@ class TrainerMixin:
     twice, so that all ranks have as many batches.
 
     Example:
+        >>> import transformers
         >>> class StreamingTrainer(TrainerMixin, transformers.Trainer):
         ...     pass
-        >>> trainer = StreamingTrainer(model, arguments, train_dataset=StreamingDataset(local=path, shuffle=True))
-        >>> trainer.train(resume_from_checkpoint=True)
     """
 
     args: Any

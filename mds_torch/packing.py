@@ -31,9 +31,10 @@ class PackTokens:
         ValueError: no such length or token; when called, a sample has no such column, or no tokens in it.
 
     Example:
-        >>> loader = StreamingDataLoader(dataset, batch_size=64, num_workers=2, collate_fn=PackTokens("tokens", 2048))
-        >>> next(iter(loader))["tokens"].shape
-        torch.Size([17, 2048])
+        >>> pack = PackTokens("tokens", length=4)  # the collate_fn of a StreamingDataLoader
+        >>> pack([{"tokens": [5, 6, 7]}, {"tokens": [8, 9]}])["tokens"]
+        tensor([[5, 6, 7, 8],
+                [9, 0, 0, 0]])
     """
 
     column: str

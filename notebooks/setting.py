@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import digits
+import local_spark
 import matplotlib.pyplot as plt
 
 import mds_spark
@@ -40,7 +40,7 @@ def start_spark() -> SparkSession:
     # torchrun warns, once for each process, where this is not set.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     with contextlib.redirect_stdout(io.StringIO()):
-        spark = digits.start_spark()
+        spark = local_spark.start_spark()
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     mds_spark.register(spark)

@@ -251,6 +251,7 @@ def test_the_code_of_a_page_runs(
 COMMANDS = {
     "pip install '.[spark,torch]'": [],
     "python3 -m venv .venv && .venv/bin/pip install torch==2.13.0 -e '.[all]' scikit-learn": ["torch==2.13.0"],
+    "python3 -m venv .venv && .venv/bin/pip install torch==2.13.0 -e '.[all]' scikit-learn av": ["torch==2.13.0"],
     "python3 -m venv .venv && .venv/bin/pip install torch==2.13.0 -e '.[all]' scikit-learn && "
     ".venv/bin/python notebooks/digits.py": ["torch==2.13.0"],
     "python3 -m venv .venv && .venv/bin/pip install torch==2.13.0 -e '.[dev]' && "
