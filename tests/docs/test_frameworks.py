@@ -6,9 +6,11 @@ is the dataset's own `epoch_order`, which tests/mds_torch compares with laws.
 
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +44,14 @@ def test_the_table_is_written_by_spark(spark: SparkSession, tmp_path: Path) -> N
     assert sorted(found) == sorted((x, np.float32(y)) for x, y in table["rows"]())
 
 
+def test_the_table_of_frameworks_names_what_is_tested() -> None:
+    page = (SCRIPTS / "index.md").read_text()
+    for name in ("pyspark", "torch", "lightning", "transformers", "accelerate", "torchdata", "ray"):
+        release = ".".join(version(name).split("+")[0].split(".")[:2])
+        assert re.search(rf"\| [^|]*\b{name} {re.escape(release)}\b", page), (name, release)
+    assert f"mosaicml {COMPOSER.alone[0].partition('==')[2]}" in page
+
+
 def launch(record: Path, *command: str, python: str = sys.executable, timeout: float = 200) -> str:
     """Run a Python command, which must succeed, with the recorder; give what it printed."""
     record.mkdir(exist_ok=True)
@@ -64,7 +74,7 @@ def launch(record: Path, *command: str, python: str = sys.executable, timeout: f
     return out
 
 
-def torchrun(ranks: int = 2) -> list[str]:
+def torchrun(ranks: int) -> list[str]:
     return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
 
 
@@ -86,78 +96,55 @@ def expected(folder: str, ranks: int) -> list[list[list[int]]]:
     return found
 
 
-def test_ddp(folder: str, tmp_path: Path) -> None:
-    record, checkpoint = tmp_path / "record", str(tmp_path / "checkpoint.pt")
-    command = [str(SCRIPTS / "train_ddp.py"), folder, checkpoint]
-    launch(record, *torchrun(), *command, "--steps", "17")  # in the second epoch
-    assert "epoch 1: loss" in launch(record, *torchrun(), *command)
-    assert recorded(record) == expected(folder, 2)
+def stop_and_resume(
+    tmp_path: Path, command: list[str], said: str, steps: int = 17, python: str = sys.executable
+) -> list[list[list[int]]]:
+    """Run a script that stops after some steps, in the second epoch unless said, and again; give what was recorded."""
+    launch(tmp_path / "record", *command, "--steps", str(steps), python=python)
+    assert said in launch(tmp_path / "record", *command, python=python)
+    return recorded(tmp_path / "record")
+
+
+@pytest.mark.parametrize(
+    ("script", "launcher", "said"),
+    [
+        ("train_ddp", torchrun(2), "epoch 1: loss"),
+        ("train_lightning", [], "validation loss"),
+        ("train_accelerate", torchrun(2), "epoch 1: loss"),
+        ("train_torchdata", torchrun(2), "epoch 1: loss"),
+        ("train_ray", [], "'epoch': 1"),
+    ],
+)
+def test_each_sample_once_and_resumed_exactly(
+    script: str, launcher: list[str], said: str, folder: str, tmp_path: Path
+) -> None:
+    command = [*launcher, str(SCRIPTS / f"{script}.py"), folder, str(tmp_path / "checkpoints")]
+    assert stop_and_resume(tmp_path, command, said) == expected(folder, 2)
 
 
 @pytest.mark.parametrize("by", ["mesh", "replication"])
 def test_fsdp_with_distributed_checkpoints(by: str, folder: str, tmp_path: Path) -> None:
-    record = tmp_path / "record"
-    command = [str(SCRIPTS / "train_fsdp.py"), folder, str(tmp_path / "checkpoints"), "--by", by]
-    launch(record, *torchrun(4), *command, "--steps", "17")
-    assert "epoch 1: loss" in launch(record, *torchrun(4), *command)
+    script = str(SCRIPTS / "train_fsdp.py")
+    command = [*torchrun(4), script, folder, str(tmp_path / "checkpoints"), "--by", by]
     first, second = expected(folder, 2)
-    assert recorded(record) == [first, first, second, second]
+    assert stop_and_resume(tmp_path, command, "epoch 1: loss") == [first, first, second, second]
 
 
-def test_lightning(folder: str, tmp_path: Path) -> None:
-    record = tmp_path / "record"
-    command = [str(SCRIPTS / "train_lightning.py"), folder, str(tmp_path / "checkpoints")]
-    launch(record, *command, "--steps", "17")
-    assert "validation loss" in launch(record, *command)
-    assert recorded(record) == expected(folder, 2)
-
-
-def test_accelerate(folder: str, tmp_path: Path) -> None:
-    record = tmp_path / "record"
-    command = [str(SCRIPTS / "train_accelerate.py"), folder, str(tmp_path / "checkpoint")]
-    launch(record, *torchrun(), *command, "--steps", "17")
-    assert "epoch 1: loss" in launch(record, *torchrun(), *command)
-    assert recorded(record) == expected(folder, 2)
-
-
-@pytest.mark.parametrize("steps", [10, 7])  # two batches each; an epoch has thirteen, so that 7 are an epoch
+# Steps of two batches each; an epoch has thirteen batches, so that 7 steps are an epoch.
+@pytest.mark.parametrize("steps", [10, 7])
 def test_transformers_trainer(steps: int, folder: str, tmp_path: Path) -> None:
-    record = tmp_path / "record"
-    command = [str(SCRIPTS / "train_transformers.py"), folder, str(tmp_path / "output")]
-    launch(record, *torchrun(), *command, "--steps", str(steps))
-    assert "after 14 steps" in launch(record, *torchrun(), *command)
-    assert recorded(record) == expected(folder, 2)
-
-
-def test_torchdata(folder: str, tmp_path: Path) -> None:
-    record = tmp_path / "record"
-    command = [str(SCRIPTS / "train_torchdata.py"), folder, str(tmp_path / "checkpoints")]
-    launch(record, *torchrun(), *command, "--steps", "17")
-    assert "epoch 1: loss" in launch(record, *torchrun(), *command)
-    assert recorded(record) == expected(folder, 2)
-
-
-def test_ray(folder: str, tmp_path: Path) -> None:
-    record = tmp_path / "record"
-    command = [str(SCRIPTS / "train_ray.py"), folder, str(tmp_path / "storage")]
-    launch(record, *command, "--steps", "17")
-    assert "'epoch': 1" in launch(record, *command)
-    assert recorded(record) == expected(folder, 2)
+    command = [*torchrun(2), str(SCRIPTS / "train_transformers.py"), folder, str(tmp_path / "output")]
+    assert stop_and_resume(tmp_path, command, "after 14 steps", steps) == expected(folder, 2)
 
 
 def test_torch_distributor(java: None, tmp_path: Path) -> None:
-    record, folder = tmp_path / "record", str(tmp_path / "table")
+    folder = str(tmp_path / "table")
     command = [str(SCRIPTS / "train_torchdistributor.py"), folder, str(tmp_path / "checkpoint.pt")]
-    launch(record, *command, "--steps", "17")
-    assert "loss" in launch(record, *command)
-    assert recorded(record) == expected(folder, 2)
+    assert stop_and_resume(tmp_path, command, "loss") == expected(folder, 2)
 
 
 def test_composer(folder: str, tmp_path: Path) -> None:
-    record = tmp_path / "record"
-    command = [str(SCRIPTS / "train_composer.py"), folder, str(tmp_path / "checkpoints")]
-    python = COMPOSER.python()
     launcher = ["-m", "composer.cli.launcher", "-n", "2"]
-    launch(record, *launcher, *command, "--steps", "17", python=python)
-    assert "after 26 batches" in launch(record, *launcher, *command, python=python)
-    assert recorded(record) == expected(folder, 2)
+    command = [*launcher, str(SCRIPTS / "train_composer.py"), folder, str(tmp_path / "checkpoints")]
+    found = stop_and_resume(tmp_path, command, "after 26 batches", python=COMPOSER.python())
+    assert found == expected(folder, 2)
