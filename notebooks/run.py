@@ -9,8 +9,10 @@ Prints each notebook's seconds. It ends with an error if a cell raises.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -62,8 +64,11 @@ def execute(path: Path) -> nbformat.NotebookNode:
         resources={"metadata": {"path": str(FOLDER)}},
         record_timing=False,
         coalesce_streams=True,
+        # A kernel that ends by itself waits for its children, of which Java stays on as a zombie.
+        shutdown_kernel="immediate",
     )
-    return normalize(client.execute())
+    with tempfile.TemporaryDirectory(prefix="mds-notebook-", ignore_cleanup_errors=True) as folder:
+        return normalize(client.execute(env={**os.environ, "TMPDIR": folder}))
 
 
 def normalize(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
