@@ -10,6 +10,7 @@ import struct
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from os import PathLike, fspath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -236,6 +237,23 @@ class _Spool:
             self._file.close()
 
 
+# What mosaicml-streaming's writer has for uploads and progress: nothing here needs it.
+UNNEEDED = {"progress_bar", "max_workers", "retry"}
+
+
+def places_of(out: Any, expected: str) -> tuple[str, str]:
+    """Give the local and the remote place that `out` names, a folder or (local, remote); one may be empty.
+
+    Raises:
+        ValueError: it is neither; the message begins with `expected`.
+    """
+    pair = out if isinstance(out, tuple | list) and len(out) == 2 else (out, None)
+    if not any(pair) or not all(isinstance(place, str | PathLike | None) for place in pair):
+        raise ValueError(f"{expected}, the folder of the data set or (local, remote), found {out!r}")
+    local, remote = (fspath(place or "") for place in pair)
+    return local, remote
+
+
 class MDSWriter:
     """Write samples as an MDS data set.
 
@@ -243,7 +261,8 @@ class MDSWriter:
     takes one writer at a time: of two at once, one fails, and leaves the other's files alone.
 
     Args:
-        out: the data set's folder. It must be new or empty.
+        out: the data set's folder, which must be new or empty. Of a pair (local, remote), as mosaicml-streaming has
+            them, the remote one counts where it is not empty: shards go there, and none stays in the local one.
         columns: the encoding of each column, by name.
         compression: None, or `br`, `bz2`, `gz`, `lz4`, `snappy` or `zstd`, with `:LEVEL` where it has levels.
         hashes: names of hashes to keep of each file, such as `["xxh64"]`.
@@ -252,8 +271,11 @@ class MDSWriter:
         exist_ok: replace the data set that is in the folder, if any. It stays as it is until the new one stands; then
             the files that its index names are deleted.
         storage_options: of the folder's store, by name, instead of what the environment says: `endpoint`, `profile`, …
+        keep_local: accepted for mosaicml-streaming's callers, as far as it is False.
+        **unneeded: likewise `progress_bar`, `max_workers` and `retry`, which nothing here needs.
 
     Raises:
+        TypeError: unknown arguments.
         ValueError: all wrong options, in one error.
         FileExistsError: the folder is not empty, or (at the end, or with a shard) another writer is at work in it.
 
@@ -265,19 +287,27 @@ class MDSWriter:
     def __init__(
         self,
         *,
-        out: str,
+        out: str | PathLike[str] | tuple[str, str],
         columns: dict[str, str],
         compression: str | None = None,
         hashes: Sequence[str] | None = None,
         size_limit: int | str | None = 1 << 26,
         exist_ok: bool = False,
         storage_options: dict[str, str] | None = None,
+        keep_local: bool = False,
+        **unneeded: Any,
     ):
+        if unknown := sorted(unneeded.keys() - UNNEEDED):
+            raise TypeError(f"MDSWriter: unknown arguments {unknown}")
+        local, remote = places_of(out, "MDSWriter: expected out")
         layout, mistakes = check_options(columns, compression, hashes, size_limit)
+        if keep_local and remote:
+            mistakes.append(f"keep_local: nothing is kept in {local!r}; write to that folder, and copy it")
+            layout = None
         if layout is None:
             raise ValueError("MDSWriter: " + "; ".join(mistakes))
         self._layout = layout
-        self._storage = open_storage(out, storage_options)
+        self._storage = open_storage(remote or local, storage_options)
         names = self._storage.list()
         if names and not exist_ok:
             raise FileExistsError(

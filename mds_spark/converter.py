@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from mds_core.encodings import get_encoding
 from mds_core.errors import EncodeError
+from mds_core.writer import UNNEEDED, places_of
 from mds_spark.options import FOREIGN_SCHEMA, STORAGE
 from mds_spark.register import is_there, register
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _ACCEPTED = {"out", "columns", "compression", "hashes", "size_limit", "exist_ok", "keep_local", "storage_options"}
-# What mosaicml-streaming's MDSWriter has for uploads and progress: nothing here needs it.
-_UNNEEDED = {"progress_bar", "max_workers", "retry"}
 
 
 def dataframe_to_mds(
@@ -55,9 +53,9 @@ def dataframe_to_mds(
     kwargs = dict(mds_kwargs or {})
     if dataframe is None or dataframe.isEmpty():
         raise ValueError("dataframe_to_mds: the DataFrame is None or empty")
-    local, remote = _places(kwargs.get("out"))
+    local, remote = places_of(kwargs.get("out"), "dataframe_to_mds: expected mds_kwargs['out']")
     path = remote or local
-    unknown = sorted(set(kwargs) - _ACCEPTED - _UNNEEDED)
+    unknown = sorted(set(kwargs) - _ACCEPTED - UNNEEDED)
     if unknown:
         raise ValueError(f"dataframe_to_mds: unknown mds_kwargs {unknown}; expected some of {sorted(_ACCEPTED)}")
     columns = kwargs.get("columns")
@@ -82,18 +80,6 @@ def dataframe_to_mds(
     if udf_iterable is not None:
         writer = writer.option(FOREIGN_SCHEMA, "true")
     writer.save(path)
-    return local, remote
-
-
-def _places(out: Any) -> tuple[str, str]:
-    """Give the local and the remote place that `out` names."""
-    pair = out if isinstance(out, tuple | list) and len(out) == 2 else (out, None)
-    if not any(pair) or not all(isinstance(place, str | PathLike | None) for place in pair):
-        raise ValueError(
-            "dataframe_to_mds: expected mds_kwargs['out'], the folder of the data set or (local, remote), "
-            f"found {out!r}"
-        )
-    local, remote = (fspath(place or "") for place in pair)
     return local, remote
 
 

@@ -510,3 +510,27 @@ def test_the_lz4_warning_comes_once(make: Make) -> None:
         for name in "abc":
             make(COLUMNS, ROWS, name, compression="lz4")
     assert len(caught) == 1
+
+
+def test_the_references_arguments_are_taken(tmp_path: Path) -> None:
+    local, remote = str(tmp_path / "local"), str(tmp_path / "remote")
+    others = {"keep_local": False, "progress_bar": True, "max_workers": 8, "retry": 2}
+    with MDSWriter(out=(local, remote), columns={"n": "int64"}, **others) as writer:
+        writer.write({"n": 1})
+    assert [sample["n"] for sample in MDSReader(remote)] == [1]
+    assert not Path(local).exists()
+    with MDSWriter(out=tmp_path / "path", columns={"n": "int64"}, keep_local=True) as writer:
+        writer.write({"n": 2})
+    assert len(MDSReader(str(tmp_path / "path"))) == 1
+
+
+def test_what_is_not_done_with_a_place_is_refused(tmp_path: Path) -> None:
+    out: Any = (str(tmp_path / "local"), str(tmp_path / "remote"))
+    with pytest.raises(ValueError, match=r"keep_local: nothing is kept in '.*local'"):
+        MDSWriter(out=out, columns={"n": "int64"}, keep_local=True)
+    with pytest.raises(TypeError, match=r"unknown arguments \['compresion'\]"):
+        MDSWriter(out=out, columns={"n": "int64"}, compresion="zstd")
+    for wrong in (("", ""), None, 5, ("a", "b", "c"), ("a", 5)):
+        with pytest.raises(ValueError, match=r"expected out, the folder of the data set or \(local, remote\), found"):
+            MDSWriter(out=wrong, columns={"n": "int64"})  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
