@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -464,9 +465,9 @@ class StreamingDataset(IterableDataset[Any]):
         """Give samples, what `self[i]` gives of each; and what operator.length_hint tells how many are to come of."""
         if type(self).__getitem__ is not StreamingDataset.__getitem__:
             numbers = iter(ids.tolist())
-            return map(self.__getitem__, numbers), numbers
+            return _made(self.__getitem__, numbers, ids), numbers
         samples = iter(self.reader.samples(ids))
-        return (samples if self.transform is None else map(self.transform, samples)), samples
+        return (samples if self.transform is None else _made(self.transform, samples, ids)), samples
 
     # Resuming
 
@@ -527,6 +528,17 @@ class StreamingDataset(IterableDataset[Any]):
         if self._filter is None:
             state.pop("plan", None)  # made again faster than sent
         return state
+
+
+def _made(function: Callable[[Any], Any], given: Iterator[Any], ids: Positions) -> Iterator[Any]:
+    """Give what a user's function makes of each of some samples; what it raises names the sample."""
+    for one, number in zip(given, ids.tolist(), strict=True):
+        try:
+            yield function(one)
+        except Exception as error:
+            if sys.version_info >= (3, 11):
+                error.add_note(f"This was raised for sample {number}, which dataset.reader[{number}] gives as stored.")
+            raise
 
 
 def _wrong_number(name: str, number: Any, least: int) -> list[str]:

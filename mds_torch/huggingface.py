@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from mds_torch.dataloader import StreamingDataLoader, same
 from mds_torch.dataset import StreamingDataset
@@ -19,13 +19,13 @@ class TrainerMixin:
     """Make a `transformers.Trainer` that reads `StreamingDataset`s: every sample once over all ranks.
 
     Trainer alone deals the samples of an iterable dataset to its ranks itself, which a `StreamingDataset` has done
-    already: it would leave out half of them on two ranks. With this, its loaders are `StreamingDataLoader`s, the
-    loader's state is in each of its checkpoints, and `train(resume_from_checkpoint=...)` goes on there at once, where
-    Trainer reads all that it had. Resume with as many ranks and the same batch size: Trainer counts by its own steps.
+    already: it would leave out half of them on two ranks. With this, training has a `StreamingDataLoader`, whose state
+    is in each of Trainer's checkpoints: `train(resume_from_checkpoint=...)` goes on there at once, where Trainer reads
+    all that it had. Resume with as many ranks and the same batch size, as Trainer counts by its own steps: else it is a
+    ValueError. Evaluation and prediction read samples by their numbers, which Trainer deals and counts.
 
     The dataset gives what the model's `forward` takes (see `columns` and `transform`). With the `data_collator`
-    `torch.utils.data.default_collate`, batches are built column by column. An evaluation counts at most ranks-1 samples
-    twice, so that all ranks have as many batches.
+    `torch.utils.data.default_collate`, batches are built column by column.
 
     Example:
         >>> import transformers
@@ -45,48 +45,63 @@ class TrainerMixin:
         if not isinstance(self.train_dataset, StreamingDataset):
             loader: DataLoader[Any] = super().get_train_dataloader()  # type: ignore[misc]
             return loader
-        steps = _Steps(self._loader(self.train_dataset, self._train_batch_size, self.args.dataloader_drop_last), self)
-        loader = DataLoader(steps, batch_size=None, collate_fn=same)
-        loader._is_accelerate_prepared = True  # as StreamingDataLoader has it
-        return loader
-
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """Give the loader of an evaluation's data, by its dataset or by its name."""
-        dataset = self.eval_dataset if eval_dataset is None else eval_dataset
-        dataset = self.eval_dataset[dataset] if isinstance(dataset, str) else dataset
-        if not isinstance(dataset, StreamingDataset):
-            loader: DataLoader[Any] = super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]
-            return loader
-        return self._loader(dataset, self.args.eval_batch_size)
-
-    def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
-        """Give the loader of a prediction's data."""
-        if not isinstance(test_dataset, StreamingDataset):
-            loader: DataLoader[Any] = super().get_test_dataloader(test_dataset)  # type: ignore[misc]
-            return loader
-        return self._loader(test_dataset, self.args.eval_batch_size)
-
-    def num_examples(self, dataloader: Any) -> int:
-        """Give how many samples a loader has, over all ranks."""
-        dataset = dataloader.dataset
-        dataset = dataset.loader.dataset if isinstance(dataset, _Steps) else dataset
-        if not isinstance(dataset, StreamingDataset):
-            number: int = super().num_examples(dataloader)  # type: ignore[misc]
-            return number
-        return dataset.epoch_size
-
-    def _loader(self, dataset: StreamingDataset, batch_size: int, drop_last: bool = False) -> StreamingDataLoader:
         args = self.args
-        return StreamingDataLoader(
-            dataset,
-            batch_size=batch_size,
-            drop_last=drop_last,
+        batches = StreamingDataLoader(
+            self.train_dataset,
+            batch_size=self._train_batch_size,
+            drop_last=args.dataloader_drop_last,
             collate_fn=self.data_collator,
             num_workers=args.dataloader_num_workers,
             pin_memory=args.dataloader_pin_memory,
             persistent_workers=args.dataloader_persistent_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
         )
+        loader = DataLoader(_Steps(batches, self), batch_size=None, collate_fn=same)
+        loader._is_accelerate_prepared = True  # as StreamingDataLoader has it
+        return loader
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
+        """Give the loader of an evaluation's data, by its dataset or by its name."""
+        own = self.eval_dataset
+        self.eval_dataset = {name: _by_id(one) for name, one in own.items()} if isinstance(own, dict) else _by_id(own)
+        loader: DataLoader[Any] = super().get_eval_dataloader(_by_id(eval_dataset))  # type: ignore[misc]
+        return loader
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader[Any]:
+        """Give the loader of a prediction's data."""
+        loader: DataLoader[Any] = super().get_test_dataloader(_by_id(test_dataset))  # type: ignore[misc]
+        return loader
+
+    def num_examples(self, dataloader: Any) -> int:
+        """Give how many samples a loader has, over all ranks."""
+        dataset = dataloader.dataset
+        number: int = dataset.samples if isinstance(dataset, _Steps) else super().num_examples(dataloader)  # type: ignore[misc]
+        return number
+
+
+class _ById(Dataset[Any]):
+    """A dataset's samples by number, in the order of its first epoch: Trainer deals them to ranks itself.
+
+    An evaluation must not count what is repeated for the sake of ranks, which only Trainer's own loaders can tell.
+    """
+
+    def __init__(self, dataset: StreamingDataset):
+        self._dataset = dataset
+        order = dataset.epoch_order(0)
+        self._ids = order[: len(order)]
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, at: int) -> Any:
+        return self._dataset[int(self._ids[at])]
+
+    def __getitems__(self, places: list[int]) -> list[Any]:
+        return self._dataset.__getitems__(self._ids[places].tolist())
+
+
+def _by_id(dataset: Any) -> Any:
+    return _ById(dataset) if isinstance(dataset, StreamingDataset) else dataset
 
 
 class _Steps(IterableDataset[Any]):
@@ -104,6 +119,12 @@ class _Steps(IterableDataset[Any]):
         self._trainer = trainer
         self._is_first = True
 
+    @property
+    def samples(self) -> int:
+        """How many samples an epoch has, over all ranks."""
+        dataset: Any = self.loader.dataset
+        return int(dataset.epoch_size)
+
     def __len__(self) -> int:
         return len(self.loader)
 
@@ -113,19 +134,40 @@ class _Steps(IterableDataset[Any]):
         self._is_first = False
         kept = self._trainer.state.stateful_callbacks
         for batch in self.loader:
-            kept[_KEY] = self.loader.state_dict()
+            kept[_KEY] = {"loader": self.loader.state_dict(), **self._shape()}
             yield batch
 
+    def _shape(self) -> dict[str, int]:
+        """Give what Trainer's steps depend on."""
+        dataset, args = self.loader.dataset, self._trainer.args
+        assert isinstance(dataset, StreamingDataset)
+        assert self.loader.batch_size is not None
+        return {
+            "ranks": dataset.world.ranks,
+            "batch_size": self.loader.batch_size,
+            "gradient_accumulation_steps": args.gradient_accumulation_steps,
+        }
+
     def _resume(self) -> int:
-        """Load the state of the checkpoint that Trainer goes on from, if any; give how many batches it leaves out."""
-        args, trainer = self._trainer.args, self._trainer.state
-        state = trainer.stateful_callbacks.get(_KEY)
-        if not trainer.global_step or state is None:
+        """Load the state of the checkpoint that Trainer goes on from, if any; give how many batches it leaves out.
+
+        Raises:
+            ValueError: it is of steps of another size.
+        """
+        trainer = self._trainer.state
+        kept = trainer.stateful_callbacks.get(_KEY)
+        if not trainer.global_step or kept is None:
             return 0
+        expected, shape = {name: kept[name] for name in self._shape()}, self._shape()
+        if shape != expected:
+            raise ValueError(
+                f"resume_from_checkpoint: Trainer counts by its own steps: expected {expected}, as the checkpoint has "
+                f"it, found {shape}; resume with as many ranks and the same batch size"
+            )
+        state, accumulated = kept["loader"], shape["gradient_accumulation_steps"]
         self.loader.load_state_dict(state)
-        accumulated: int = args.gradient_accumulation_steps
         had: int = trainer.global_step % max(1, -(-len(self) // accumulated)) * accumulated
-        if had and not args.ignore_data_skip:
+        if had and not self._trainer.args.ignore_data_skip:
             return had
         # An epoch from its beginning: the next one where the last batch of one has been had.
         dataset: Any = self.loader.dataset

@@ -1,10 +1,12 @@
 """What users of mosaicml-streaming ran into, and must not run into here."""
 
+import functools
 import os
 import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -139,3 +141,26 @@ def test_epochs_end_and_the_next_begins_soon(method: str, thirty: str) -> None:
         next(batches := iter(loader))
         assert time.monotonic() - start < 3  # a second on a quiet machine
         assert len(list(batches)) == 7
+
+
+class Picky(StreamingDataset):
+    def __getitem__(self, at: Any) -> Any:
+        return refuse_seven(super().__getitem__(at))
+
+
+def refuse_seven(sample: Any) -> Any:
+    if sample["n"] == 7:
+        raise OSError("broken image")
+    return sample
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("make", [Picky, functools.partial(StreamingDataset, transform=refuse_seven)])
+def test_an_error_of_a_users_function_names_the_sample(make: Any, workers: int, thirty: str) -> None:
+    loader = StreamingDataLoader(make(local=thirty, batch_size=4), batch_size=4, num_workers=workers)
+    with pytest.raises(OSError, match="broken image") as caught:
+        list(loader)
+    text = "".join(traceback.format_exception(caught.value))
+    assert "raised for sample 7, which dataset.reader[7] gives as stored" in text
+    assert loader.dataset.reader[7]["n"] == 7
