@@ -11,7 +11,7 @@ import os
 import torch
 from torch import nn
 from torch.utils.data import default_collate
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from mds_torch import StreamingDataset, TrainerMixin
@@ -33,6 +33,17 @@ class StreamingTrainer(TrainerMixin, Trainer):
     """The line that makes the difference: Trainer alone would read half of the samples on two ranks."""
 
 
+class Stop(TrainerCallback):
+    """Ends the training after so many steps, as a lost machine would."""
+
+    def __init__(self, steps):
+        self.steps = steps
+
+    def on_step_end(self, args, state, control, **others):
+        if state.global_step == self.steps:
+            control.should_save = control.should_training_stop = True
+
+
 def main(folder, output, steps):
     os.makedirs(output, exist_ok=True)
     torch.manual_seed(1)
@@ -43,7 +54,6 @@ def main(folder, output, steps):
         per_device_eval_batch_size=8,
         gradient_accumulation_steps=2,
         num_train_epochs=EPOCHS,
-        max_steps=steps or -1,
         label_names=["y"],
         learning_rate=0.05,
         save_steps=2,
@@ -58,6 +68,7 @@ def main(folder, output, steps):
         data_collator=default_collate,
         train_dataset=StreamingDataset(local=folder, shuffle=True, batch_size=8),
         eval_dataset=StreamingDataset(local=folder, batch_size=8),
+        callbacks=[Stop(steps)],
     )
     trainer.train(resume_from_checkpoint=get_last_checkpoint(output))
     loss = trainer.evaluate()["eval_loss"]

@@ -23,7 +23,7 @@ def main(folder):
         Image.fromarray((pixels * 15).astype(np.uint8)).save(file, "PNG")  # pixels are from 0 to 16
         images.append(file.getvalue())
     labels = [f"digit {label}" for label in digits.target]
-    Path(folder).mkdir(parents=True)
+    Path(folder).mkdir(parents=True, exist_ok=True)
     for part in range(4):
         table = pa.table({"image": images[part::4], "label": labels[part::4]})
         pq.write_table(table, f"{folder}/part-{part}.parquet")

@@ -54,7 +54,7 @@ def accuracy(model, loader):
     return (counts[0] / counts[1]).item()
 
 
-def main(data, checkpoint, epochs, batch_size, side):
+def main(data, checkpoint, epochs, batch_size, side, save_every):
     dist.init_process_group("gloo")  # "nccl" with GPUs
     say = print if dist.get_rank() == 0 else lambda *text, **how: None
     torch.manual_seed(1)
@@ -83,10 +83,11 @@ def main(data, checkpoint, epochs, batch_size, side):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if step % 10 == 0:
+            if step % save_every == 0:
                 save(checkpoint, model, optimizer, loader)
                 say(f"epoch {epoch}: loss {loss.item():.3f}", flush=True)
-        say(f"epoch {epoch}: accuracy {accuracy(model, test_loader):.3f}", flush=True)
+        if test.size:
+            say(f"epoch {epoch}: accuracy {accuracy(model, test_loader):.3f}", flush=True)
         save(checkpoint, model, optimizer, loader)
     dist.destroy_process_group()
 
@@ -110,5 +111,5 @@ if __name__ == "__main__":
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=32, help="of each process")
     parser.add_argument("--side", type=int, default=32, help="pixels to which images are scaled, a multiple of 4")
-    arguments = parser.parse_args()
-    main(arguments.data, arguments.checkpoint, arguments.epochs, arguments.batch_size, arguments.side)
+    parser.add_argument("--save-every", type=int, default=10, help="steps from one checkpoint to the next")
+    main(**vars(parser.parse_args()))

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 import mds_spark
 
@@ -23,6 +24,11 @@ from local_spark import start_spark
 def main(parquet, data, image, label, spark):
     mds_spark.register(spark)
     df = spark.read.parquet(parquet).select(F.col(image).alias("image"), F.col(label).cast("string").alias("name"))
+    kind = df.schema["image"].dataType
+    if isinstance(kind, T.StructType) and "bytes" in kind.names:  # as Hugging Face's data sets have it
+        df = df.withColumn("image", F.col("image.bytes"))
+    elif not isinstance(kind, T.BinaryType):
+        raise SystemExit(f"--image {image}: expected a binary column of whole image files, found {kind.simpleString()}")
     df = df.dropna()
     classes = sorted(row["name"] for row in df.select("name").distinct().collect())
     # The label is the name's place in the list of all.

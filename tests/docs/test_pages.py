@@ -250,6 +250,7 @@ def test_the_code_of_a_page_runs(
 # What is run by CI, and what of it is in .ci/run.
 COMMANDS = {
     "pip install '.[spark,torch]'": [],
+    "python3 -m venv .venv && .venv/bin/pip install torch==2.13.0 -e '.[all]'": ["torch==2.13.0"],
     "python3 -m venv .venv && .venv/bin/pip install torch==2.13.0 -e '.[all]' scikit-learn": ["torch==2.13.0"],
     "python3 -m venv .venv && .venv/bin/pip install torch==2.13.0 -e '.[all]' scikit-learn av": ["torch==2.13.0"],
     "python3 -m venv .venv && .venv/bin/pip install torch==2.13.0 -e '.[all]' scikit-learn && "
@@ -272,6 +273,8 @@ def commands() -> list[str]:
 
 def test_each_command_is_run_somewhere() -> None:
     ci = (ROOT / ".ci/run").read_text()
+    # What tests install: what the extra dev has, and what has an environment of its own.
+    dev = (ROOT / "pyproject.toml").read_text() + (ROOT / "tests/docs/composer_environment.py").read_text()
     extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.M)
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__))
     for command in commands():
@@ -282,7 +285,10 @@ def test_each_command_is_run_somewhere() -> None:
             assert re.search(rf"\b{Path(script).stem}\b", tests), f"no test runs {script}"
         for named in re.findall(r"\.\[([\w,]+)\]", command):
             assert set(named.split(",")) <= set(extras), command
-        if not re.search(r"\S+\.py\b", command):
+        if installed := re.fullmatch(r"\.venv/bin/pip install ([\w '\[\]]+)", command):
+            for package in installed[1].replace("'", "").split():
+                assert re.search(rf'"{re.escape(package)}[>=]=', dev), command
+        elif not re.search(r"\S+\.py\b", command):
             assert command in COMMANDS, command
     assert set(COMMANDS) <= set(commands())
     for parts in COMMANDS.values():

@@ -156,9 +156,9 @@ def refuse_seven(sample: Any) -> Any:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("make", [Picky, functools.partial(StreamingDataset, transform=refuse_seven)])
-def test_an_error_of_a_users_function_names_the_sample(make: Any, workers: int, thirty: str) -> None:
-    loader = StreamingDataLoader(make(local=thirty, batch_size=4), batch_size=4, num_workers=workers)
+@pytest.mark.parametrize("kind", [Picky, functools.partial(StreamingDataset, transform=refuse_seven)])
+def test_an_error_of_a_users_function_names_the_sample(kind: Any, workers: int, thirty: str) -> None:
+    loader = StreamingDataLoader(kind(local=thirty, batch_size=4), batch_size=4, num_workers=workers)
     with pytest.raises(OSError, match="broken image") as caught:
         list(loader)
     text = "".join(traceback.format_exception(caught.value))
