@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +66,7 @@ def pack_tokens(
                [ 1,  1,  1, -1]])
     """
     _check_int("length", length, 1)
+    length = int(length)  # of numpy, it would be too narrow for what is counted with it
     _check_int("pad", pad, -(1 << 63))
     if end is not None:
         _check_int("end", end, -(1 << 63))
@@ -138,7 +140,7 @@ def _best_fit(sizes: Ints, length: int) -> Ints:
     """Give each of some sizes a row, the largest first and where there is least room, numbered as they come."""
     rows = np.empty(len(sizes), np.int64)
     rooms: list[int] = []  # that some rows have, each room once
-    rows_of: list[list[int]] = [[] for _ in range(length)]  # by their room
+    rows_of: defaultdict[int, list[int]] = defaultdict(list)  # by their room
     opened = 0
     for i in np.argsort(-sizes, kind="stable").tolist():
         size = int(sizes[i])

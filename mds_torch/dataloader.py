@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, default_collate, get_worker_info
+from torch.utils.data import DataLoader, Sampler, default_collate, get_worker_info
 
 from mds_torch.dataset import StreamingDataset
 from mds_torch.state import Progress
@@ -50,6 +51,8 @@ class StreamingDataLoader(DataLoader[Any]):
         kind = type(dataset)
         # A dataset with an __iter__ of its own chooses its samples, and their order.
         self._ours = kind.__iter__ is StreamingDataset.__iter__
+        if self._ours:
+            object.__setattr__(self, "sampler", _Sampler(dataset))  # torch refuses a plain assignment
         self._whole = (
             self.batch_size is not None
             and self.collate_fn is default_collate
@@ -136,6 +139,21 @@ class StreamingDataLoader(DataLoader[Any]):
             samples = PackedBatches(dataset, self.batch_size, self.drop_last, self.num_workers, self.prefetch_factor)
             loading["pin_memory"] = False  # what comes is no batch yet
         return DataLoader(samples, batch_size=None, collate_fn=same, **loading)
+
+
+class _Sampler(Sampler[Any]):
+    """What Lightning tells the number of the epoch that begins: it keeps a loader's state within an epoch only."""
+
+    def __init__(self, dataset: StreamingDataset):
+        self._dataset = dataset
+
+    def set_epoch(self, epoch: int) -> None:
+        """Read this epoch next; the rest of it, if that is what comes next anyhow."""
+        if self._dataset.epoch != epoch:
+            self._dataset.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        return repeat(None)  # as torch has it for data sets that choose their samples themselves
 
 
 def same(batch: Any) -> Any:

@@ -45,7 +45,9 @@ class TrainerMixin:
         if not isinstance(self.train_dataset, StreamingDataset):
             loader: DataLoader[Any] = super().get_train_dataloader()  # type: ignore[misc]
             return loader
-        args = self.args
+        args, dataset = self.args, self.train_dataset
+        if not dataset.pad and dataset.world.ranks > 1:
+            raise ValueError("train_dataset: expected pad=True, as ranks that train together have as many batches")
         batches = StreamingDataLoader(
             self.train_dataset,
             batch_size=self._train_batch_size,
@@ -166,10 +168,9 @@ class _Steps(IterableDataset[Any]):
             )
         state, accumulated = kept["loader"], shape["gradient_accumulation_steps"]
         self.loader.load_state_dict(state)
+        if self._trainer.args.ignore_data_skip:
+            dataset: Any = self.loader.dataset
+            dataset.set_epoch(state["epoch"])  # from its beginning
+            return 0
         had: int = trainer.global_step % max(1, -(-len(self) // accumulated)) * accumulated
-        if had and not self._trainer.args.ignore_data_skip:
-            return had
-        # An epoch from its beginning: the next one where the last batch of one has been had.
-        dataset: Any = self.loader.dataset
-        dataset.set_epoch(state["epoch"] + (not had and state["sample_in_epoch"] > 0))
-        return 0
+        return had

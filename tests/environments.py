@@ -97,7 +97,7 @@ def run(command: list[str], timeout: float = 1800, cwd: str | None = None, env: 
         stdout, stderr = process.communicate(timeout=timeout)
     except BaseException as error:
         os.killpg(process.pid, signal.SIGKILL)
-        stdout, stderr = process.communicate()
+        stdout, stderr = process.communicate(timeout=60)
         if isinstance(error, subprocess.TimeoutExpired):
             raise EnvironmentFailure(f"{command[0]} took more than {timeout} s:\n{stdout}\n{stderr}") from None
         raise

@@ -49,18 +49,20 @@ def main(folder, checkpoints, steps):
 
     done = 0
     for epoch in range(first, EPOCHS):
+        losses = []  # none, where the checkpoint is of an epoch's end
         for batch in loader:
             loss = nn.functional.mse_loss(model(batch["x"]), batch["y"])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            losses.append(loss.item())
             done += 1
             if done == steps:
                 break
         if done == steps:
             break
-        if dist.get_rank() == 0:
-            print(f"epoch {epoch}: loss {loss.item():.4f}")
+        if losses and dist.get_rank() == 0:
+            print(f"epoch {epoch}: loss {losses[-1]:.4f}")
     torch.save(
         {
             "model": model.module.state_dict(),

@@ -140,3 +140,10 @@ def test_padding_and_ends_are_tokens(options: dict[str, Any]) -> None:
     (name,) = options
     with pytest.raises(ValueError, match=f"{name}: expected a whole number that int64 holds, found"):
         pack_tokens([[1]], 4, **options)
+
+
+def test_a_length_may_be_numpys_and_large() -> None:
+    for length in (np.int8(100), np.uint64(100)):
+        for split in (True, False):
+            assert pack_tokens([np.arange(40_000)], length, split=split).tokens.shape == (400, 100)
+    assert pack_tokens([], 1 << 40, split=False).tokens.shape == (0, 1 << 40)

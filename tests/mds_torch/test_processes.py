@@ -50,8 +50,9 @@ if __name__ == "__main__":
         with open(checkpoint) as file:
             loader.load_state_dict(json.load(file))
     while loader.state_dict()["epoch"] < 2:
+        epoch = loader.state_dict()["epoch"]
         for step, batch in enumerate(loader):
-            had = [loader.state_dict()["epoch"], batch["n"].tolist()]
+            had = [epoch, batch["n"].tolist()]
             if step == kill_after:
                 os.kill(os.getpid(), signal.SIGKILL)  # this batch is lost, and comes again
             all_had = [None] * ranks

@@ -80,7 +80,8 @@ def test_a_loader_goes_on_after_any_batch(options: dict[str, Any], folder: str) 
         again = StreamingDataLoader(dataset_of(folder), batch_size=8, **options)
         again.load_state_dict(state)
         assert again.state_dict() == state
-        assert ids(again) == right[stop * 8 :]
+        if stop < 26:
+            assert ids(again) == right[stop * 8 :]
         assert ids(again) == order(dataset_of(folder), 1)
 
 
@@ -104,15 +105,15 @@ def test_a_loader_can_be_put_back(options: dict[str, Any], folder: str) -> None:
 )
 def test_what_a_batch_looks_like_does_not_matter(options: dict[str, Any], workers: int, folder: str) -> None:
     options = {"batch_size": 8, **options}
-    right = list(itertools.islice(StreamingDataLoader(dataset_of(folder), num_workers=workers, **options), 100))
+    whole = StreamingDataLoader(dataset_of(folder), num_workers=workers, **options)
+    right, later = list(whole), list(whole)
     for stop in (3, len(right)):
         loader = StreamingDataLoader(dataset_of(folder), num_workers=workers, **options)
         for _ in itertools.islice(loader, stop):
             pass
         again = StreamingDataLoader(dataset_of(folder), num_workers=workers, **options)
         again.load_state_dict(loader.state_dict())
-        rest = list(itertools.islice(again, 100 - stop))
-        assert str(rest) == str(right[stop:])
+        assert str(list(again)) == str(right[stop:] or later)
 
 
 @pytest.mark.parametrize("columns", [["j"], ["s", "n"]])
@@ -140,7 +141,8 @@ def test_a_state_tells_the_moment(workers: int, folder: str) -> None:
 
     assert moment() == (0, 0)
     moments = [moment() for _ in loader]
-    assert moments == [(0, min(203, 8 * n)) for n in range(1, 27)]
+    # Who has had the last batch has had the epoch.
+    assert moments == [*((0, 8 * n) for n in range(1, 26)), (1, 0)]
     assert moment() == (1, 0)
     iterator = iter(loader)
     assert moment() == (1, 0)
@@ -203,11 +205,13 @@ def test_a_dataset_counts_the_samples_that_it_gave(kind: type[StreamingDataset],
         dataset = kind(**options)
         assert list(itertools.islice(numbers(dataset), stop)) == right[:stop]
         state = stored(dataset.state_dict())
-        assert state["sample_in_epoch"] == (203 if stop == 102 else stop // 8 * 16)
+        assert state["epoch"] == (stop == 102)
+        assert state["sample_in_epoch"] == (0 if stop == 102 else stop // 8 * 16)
         assert state["rank_samples"] == (0 if stop == 102 else stop % 8)
         again = kind(**options)
         again.load_state_dict(state)
-        assert list(numbers(again)) == right[stop:]
+        if stop < 102:
+            assert list(numbers(again)) == right[stop:]
         assert len(list(numbers(again))) == 102
 
 
@@ -290,7 +294,8 @@ def test_streams_go_on_in_any_epoch(batching: str, make: Make) -> None:
         assert ids(itertools.islice(second, stop)) == epochs[1][: stop * 5]
         third = loader()
         third.load_state_dict(second.state_dict())
-        assert ids(third) == epochs[1][stop * 5 :]
+        if stop < 37:
+            assert ids(third) == epochs[1][stop * 5 :]
         assert ids(third) == epochs[2]
 
 
@@ -324,7 +329,9 @@ def test_groups_are_one_epochs(batching: str, workers: int, two: list[Stream]) -
         had += ids(next(iterator) for _ in range(3))
         three = loader(second)
         three.load_state_dict(two_.state_dict())
-        assert had + ids(three) == whole
+        if len(had) < len(whole):
+            had += ids(three)
+        assert had == whole
         del iterator
         for batch in three:  # of the next epoch
             assert len({i // 100 for i in batch["n"].tolist()}) == 1
