@@ -272,7 +272,7 @@ class MDSWriter:
             the files that its index names are deleted.
         storage_options: of the folder's store, by name, instead of what the environment says: `endpoint`, `profile`, …
         keep_local: accepted for mosaicml-streaming's callers, as far as it is False.
-        **unneeded: likewise `progress_bar`, `max_workers` and `retry`, which nothing here needs.
+        **kwargs: likewise `progress_bar`, `max_workers` and `retry`, which nothing here needs.
 
     Raises:
         TypeError: unknown arguments.
@@ -295,9 +295,9 @@ class MDSWriter:
         exist_ok: bool = False,
         storage_options: dict[str, str] | None = None,
         keep_local: bool = False,
-        **unneeded: Any,
+        **kwargs: Any,
     ):
-        if unknown := sorted(unneeded.keys() - UNNEEDED):
+        if unknown := sorted(kwargs.keys() - UNNEEDED):
             raise TypeError(f"MDSWriter: unknown arguments {unknown}")
         local, remote = places_of(out, "MDSWriter: expected out")
         layout, mistakes = check_options(columns, compression, hashes, size_limit)

@@ -122,11 +122,6 @@ def test_each_sample_once_and_resumed_exactly(
     assert stop_and_resume(tmp_path, command, said) == expected(folder, 2)
 
 
-def test_lightning_goes_on_after_an_epochs_last_step(folder: str, tmp_path: Path) -> None:
-    command = [str(SCRIPTS / "train_lightning.py"), folder, str(tmp_path / "checkpoints")]
-    assert stop_and_resume(tmp_path, command, "validation loss", steps=13) == expected(folder, 2)
-
-
 @pytest.mark.parametrize("by", ["mesh", "replication"])
 def test_fsdp_with_distributed_checkpoints(by: str, folder: str, tmp_path: Path) -> None:
     script = str(SCRIPTS / "train_fsdp.py")
