@@ -142,8 +142,11 @@ def test_a_bad_shard_ends_every_process_with_its_name(
     assert time.monotonic() - began < 60
 
 
+# An interrupt that comes while Python runs a __del__, as torch's workers have them at an epoch's end, is printed and
+# forgotten: a loop that mostly waits gets it where it counts.
 INTERRUPTED = """
 import sys
+import time
 from torch.utils.data import DataLoader
 from mds_torch import StreamingDataLoader, StreamingDataset
 
@@ -155,6 +158,7 @@ if __name__ == "__main__":
         while True:
             for batch in loader:
                 print("a batch", flush=True)
+                time.sleep(0.05)
     except KeyboardInterrupt:
         print("\\ninterrupted", flush=True)  # it may have been in the middle of a line
     dataset.set_epoch(0)

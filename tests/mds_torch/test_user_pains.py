@@ -78,13 +78,19 @@ def test_twenty_processes_construct_and_read_at_once(thirty: str, run_script: Ca
     assert ended.stderr == ""
 
 
+# It mostly waits: an interrupt that comes while Python runs a __del__ is printed and forgotten.
 TRAIN = """
 import sys
+import time
 from mds_torch import StreamingDataLoader, StreamingDataset
 dataset = StreamingDataset(local=sys.argv[1], shuffle=True)
 loader = StreamingDataLoader(dataset, batch_size=4, num_workers=2, persistent_workers=True)
 for epoch in range(10**9 if sys.argv[2] == "forever" else 2):
-    print(len([i for batch in loader for i in batch["n"].tolist()]), flush=True)
+    count = 0
+    for batch in loader:
+        count += len(batch["n"])
+        time.sleep(0.02)
+    print(count, flush=True)
 """
 
 
