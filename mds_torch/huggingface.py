@@ -49,7 +49,7 @@ class TrainerMixin:
         if not dataset.pad and dataset.world.ranks > 1:
             raise ValueError("train_dataset: expected pad=True, as ranks that train together have as many batches")
         batches = StreamingDataLoader(
-            self.train_dataset,
+            dataset,
             batch_size=self._train_batch_size,
             drop_last=args.dataloader_drop_last,
             collate_fn=self.data_collator,
@@ -131,12 +131,13 @@ class _Steps(IterableDataset[Any]):
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
+        shape = self._shape()
         if self._is_first:
-            yield from repeat(None, self._resume())
+            yield from repeat(None, self._resume(shape))
         self._is_first = False
         kept = self._trainer.state.stateful_callbacks
         for batch in self.loader:
-            kept[_KEY] = {"loader": self.loader.state_dict(), **self._shape()}
+            kept[_KEY] = {"loader": self.loader.state_dict(), **shape}
             yield batch
 
     def _shape(self) -> dict[str, int]:
@@ -150,7 +151,7 @@ class _Steps(IterableDataset[Any]):
             "gradient_accumulation_steps": args.gradient_accumulation_steps,
         }
 
-    def _resume(self) -> int:
+    def _resume(self, shape: dict[str, int]) -> int:
         """Load the state of the checkpoint that Trainer goes on from, if any; give how many batches it leaves out.
 
         Raises:
@@ -160,7 +161,7 @@ class _Steps(IterableDataset[Any]):
         kept = trainer.stateful_callbacks.get(_KEY)
         if not trainer.global_step or kept is None:
             return 0
-        expected, shape = {name: kept[name] for name in self._shape()}, self._shape()
+        expected = {name: kept[name] for name in shape}
         if shape != expected:
             raise ValueError(
                 f"resume_from_checkpoint: Trainer counts by its own steps: expected {expected}, as the checkpoint has "
