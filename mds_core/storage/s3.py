@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gzip
+import json
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,24 +23,47 @@ from botocore.exceptions import (
     PartialCredentialsError,
     ProfileNotFound,
 )
+from botocore.loaders import JSONFileLoader, Loader, create_loader
 
 from mds_core.storage.info import Info, Version
 from mds_core.storage.remote import ATTEMPTS, CHANGED, CHUNK, STALL, Options, Parts, RemoteStorage
 
 
-@functools.cache
-def _loader() -> Any:
-    """What reads botocore's models of services, and keeps them: no connections, so that forks share it.
+class _Models(Loader):  # type: ignore[misc]  # botocore has no types
+    """What finds botocore's models of services."""
 
-    A client costs 75 ms of which this is 55; a worker's, 20.
+    def list_available_services(self, type_name: str) -> list[str]:
+        """Name the folders of models; botocore's own looks into each of the 400, for what a client never asks."""
+        return sorted({name for path in self.search_paths if os.path.isdir(path) for name in os.listdir(path)})
+
+
+class _Json:
+    """What reads those models: into dicts, twice as fast as into botocore's OrderedDicts."""
+
+    exists = staticmethod(JSONFileLoader().exists)
+
+    def load_file(self, path: str) -> Any:
+        """Give what is in the file of this name, without its suffix; None if there is none."""
+        for suffix, unpacked in ((".json", bytes), (".json.gz", gzip.decompress)):
+            if os.path.isfile(path + suffix):
+                return json.loads(unpacked(Path(path + suffix).read_bytes()))
+        return None
+
+
+@functools.cache
+def _loader(paths: str | None) -> Any:
+    """Give what finds and keeps botocore's models: no connections, so that forks share it.
+
+    A first client takes 0.6 of the time that it takes with botocore's own, a worker's 0.2 of it.
     """
-    return botocore.session.get_session().get_component("data_loader")
+    own = create_loader(paths)
+    return _Models(own.search_paths, _Json(), include_default_search_paths=False)
 
 
 def _make_client(options: Options, attempts: int = ATTEMPTS) -> Any:
     given = dict(options)
     core = botocore.session.get_session()
-    core.register_component("data_loader", _loader())
+    core.register_component("data_loader", _loader(core.get_config_variable("data_path")))
     session = boto3.session.Session(profile_name=given.get("profile"), botocore_session=core)
     keys = {name: given[name] for name in ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
             if name in given}  # fmt: skip
@@ -62,7 +88,8 @@ def _make_client(options: Options, attempts: int = ATTEMPTS) -> Any:
     )
 
 
-def _make_stream_client(options: Options) -> Any:
+def _make_reading_client(options: Options) -> Any:
+    # RemoteStorage tries again itself, until a deadline.
     return _make_client(options, attempts=1)
 
 
@@ -96,6 +123,10 @@ class S3Storage(RemoteStorage):
     def _client(self) -> Any:
         return self._client_of(_make_client)
 
+    @property
+    def _reading_client(self) -> Any:
+        return self._client_of(_make_reading_client)
+
     def _object(self, name: str) -> dict[str, str]:
         return {"Bucket": self._bucket, "Key": self._key(name), **self._payer}
 
@@ -109,7 +140,7 @@ class S3Storage(RemoteStorage):
 
     def _stream(self, name: str, start: int, stop: int | None, timeout: float) -> tuple[Iterable[bytes], Version]:
         some = {} if stop is None else {"Range": f"bytes={start}-{stop - 1}"}
-        answer = self._client_of(_make_stream_client).get_object(**self._object(name), **some)
+        answer = self._reading_client.get_object(**self._object(name), **some)
         answer["Body"].set_socket_timeout(timeout)
         return answer["Body"].iter_chunks(CHUNK), _version(answer)
 
@@ -117,7 +148,7 @@ class S3Storage(RemoteStorage):
         """Give a file's size and version; None if there is none."""
         with self._errors("look at", name):
             try:
-                answer = self._client.head_object(**self._object(name))
+                answer = self._again(lambda: self._reading_client.head_object(**self._object(name)))
             except ClientError as error:
                 if self._status(error) == 404:
                     return None
