@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
+from numpy.random import Philox, RandomState, SeedSequence
 from numpy.typing import NDArray
 
 Positions = NDArray[np.int64]
@@ -34,9 +35,9 @@ class Use(IntEnum):
     GROUPS = 10
 
 
-def random_state(use: Use, *key: int) -> np.random.RandomState:
+def random_state(use: Use, *key: int) -> RandomState:
     """Give the random numbers of a key, numbers from 0."""
-    return np.random.RandomState(np.random.Philox(np.random.SeedSequence([use, *key])))
+    return RandomState(Philox(SeedSequence([use, *key])))
 
 
 def permutation(size: int, use: Use, *key: int) -> NDArray[Any]:
