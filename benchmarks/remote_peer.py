@@ -36,10 +36,13 @@ def main():
 
 def ours():
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    import boto3.s3.transfer
+
     import mds_core.storage.s3
     from mds_torch import StreamingDataLoader, StreamingDataset
 
-    assert mds_core.storage.s3.boto3
+    assert boto3.s3.transfer.TransferConfig
+    assert mds_core.storage.s3.S3Storage
     return StreamingDataset, StreamingDataLoader
 
 
