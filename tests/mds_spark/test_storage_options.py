@@ -159,7 +159,9 @@ def test_who_has_no_keys_and_who_pays_are_options(options: dict[str, str]) -> No
 
     def read(**more: str) -> Any:
         storage: Any = open_storage(path, {**options, **more})
-        storage._client.meta.events.register("before-send.s3", lambda request, **_: sent.append(dict(request.headers)))
+        storage._reading_client.meta.events.register(
+            "before-send.s3", lambda request, **_: sent.append(dict(request.headers))
+        )
         assert storage.info("index.json").size > 0
         return storage
 
