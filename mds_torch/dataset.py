@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.ma  # np.unique does so when it is first called: 10 ms in each worker
 from torch.utils.data import IterableDataset, get_worker_info
 
 from mds_core.sizes import parse_count, parse_size

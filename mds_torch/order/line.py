@@ -65,8 +65,8 @@ class Line:
         self.samples = int(part_ends[-1]) if count else 0
         # Cut like this, as many larger pieces lie in each half, third, … of all.
         self.cuts: Positions = np.array([piece * self.samples // pieces for piece in range(pieces + 1)])
-        ends = np.sort(np.concatenate([part_ends, self.cuts[1:]]))
-        ends = ends[np.diff(ends, prepend=0) > 0]
+        ends = np.union1d(part_ends, self.cuts[1:])
+        ends = ends[ends > 0]
         starts = np.concatenate([[0], ends[:-1]])[: len(ends)]
         at = np.searchsorted(part_ends, starts, side="right")
         part = line[at]
