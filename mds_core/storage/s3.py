@@ -37,10 +37,8 @@ class _Models(Loader):  # type: ignore[misc]  # botocore has no types
         return sorted({name for path in self.search_paths if os.path.isdir(path) for name in os.listdir(path)})
 
 
-class _Json:
-    """What reads those models: into dicts, twice as fast as into botocore's OrderedDicts."""
-
-    exists = staticmethod(JSONFileLoader().exists)
+class _Json(JSONFileLoader):  # type: ignore[misc]
+    """What reads those models: into dicts, faster than into botocore's OrderedDicts."""
 
     def load_file(self, path: str) -> Any:
         """Give what is in the file of this name, without its suffix; None if there is none."""
