@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 # Written last, and compared: an environment that was left half-made or is of an older recipe is made again.
@@ -91,12 +92,16 @@ def run(command: list[str], timeout: float = 1800, cwd: str | None = None, env: 
         text=True,
         cwd=cwd,
         env=env,
-        start_new_session=True,
+        start_new_session=True,  # Ctrl-C is ours alone to act on
     )
     try:
         stdout, stderr = process.communicate(timeout=timeout)
     except BaseException as error:
-        os.killpg(process.pid, signal.SIGKILL)
+        # Not by the group: torchrun gives each rank one of its own.
+        family = psutil.Process(process.pid)
+        for member in [*family.children(recursive=True), family]:
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
         stdout, stderr = process.communicate(timeout=60)
         if isinstance(error, subprocess.TimeoutExpired):
             raise EnvironmentFailure(f"{command[0]} took more than {timeout} s:\n{stdout}\n{stderr}") from None

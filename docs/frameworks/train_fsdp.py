@@ -8,6 +8,7 @@ parameters are sharded over the groups. Started again, it goes on from the last 
 
 import argparse
 import os
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -45,6 +46,18 @@ class Training:
         set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
 
 
+def last_checkpoint(folder):
+    """Give the last whole checkpoint, or None: the same one on every rank.
+
+    Only rank 0 looks. If each did, a late one could find what the others have saved meanwhile, and all would hang.
+    """
+    # DCP writes .metadata last: without it, saving was interrupted.
+    found = sorted(str(file.parent) for file in Path(folder).glob("*/.metadata")) if dist.get_rank() == 0 else []
+    answer = [found[-1] if found else None]
+    dist.broadcast_object_list(answer)
+    return answer[0]
+
+
 def main(folder, checkpoints, steps, by):
     dist.init_process_group("gloo")  # "nccl" with GPUs
     mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
@@ -58,11 +71,11 @@ def main(folder, checkpoints, steps, by):
     loader = StreamingDataLoader(dataset, batch_size=8, num_workers=1)
 
     everything = {"training": Training(model, optimizer), "loader": loader}
-    saved = sorted(name for name in os.listdir(checkpoints) if name.isdigit()) if os.path.isdir(checkpoints) else []
-    if saved:
-        dcp.load(everything, checkpoint_id=os.path.join(checkpoints, saved[-1]))
+    done, step = 0, 0
+    if saved := last_checkpoint(checkpoints):
+        dcp.load(everything, checkpoint_id=saved)
+        step = int(os.path.basename(saved))
 
-    done, step = 0, int(saved[-1]) if saved else 0
     while (epoch := loader.state_dict()["epoch"]) < EPOCHS:
         for batch in loader:
             loss = nn.functional.mse_loss(model(batch["x"]), batch["y"])

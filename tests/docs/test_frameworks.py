@@ -8,7 +8,6 @@ import json
 import os
 import re
 import runpy
-import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +19,7 @@ from pyspark.sql import SparkSession
 from mds_core import MDSReader, MDSWriter
 from mds_torch import StreamingDataset
 from tests.docs.composer_environment import COMPOSER
+from tests.environments import run
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "docs" / "frameworks"
@@ -60,18 +60,7 @@ def launch(record: Path, *command: str, python: str = sys.executable, timeout: f
         **os.environ, "RECORD": str(record), "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "", "PYSPARK_PYTHON": sys.executable,
     }  # fmt: skip
-    process = subprocess.Popen(
-        [python, *command], env=environment, cwd=record, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        out, errors = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        out, errors = process.communicate()
-        pytest.fail(f"took more than {timeout} s:\n{out[-2000:]}\n{errors[-5000:]}")
-    assert process.returncode == 0, f"{out[-2000:]}\n{errors[:8000]}"
-    return out
+    return run([python, *command], timeout, cwd=str(record), env=environment)
 
 
 def torchrun(ranks: int) -> list[str]:
@@ -128,6 +117,14 @@ def test_fsdp_with_distributed_checkpoints(by: str, folder: str, tmp_path: Path)
     command = [*torchrun(4), script, folder, str(tmp_path / "checkpoints"), "--by", by]
     first, second = expected(folder, 2)
     assert stop_and_resume(tmp_path, command, "epoch 1: loss") == [first, first, second, second]
+
+
+def test_a_late_rank_begins_where_the_others_do(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LATE_RANK", "0")
+    command = [*torchrun(4), str(SCRIPTS / "train_fsdp.py"), folder, str(tmp_path / "checkpoints"), "--steps", "6"]
+    launch(tmp_path / "record", *command)
+    first, second = (batches[:6] for batches in expected(folder, 2))
+    assert recorded(tmp_path / "record") == [first, first, second, second]
 
 
 # Steps of two batches each; an epoch has thirteen batches, so that 7 steps are an epoch.

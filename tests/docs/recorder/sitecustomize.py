@@ -2,7 +2,8 @@
 
 With RECORD=FOLDER in the environment, `FOLDER/RANK` gets a line of JSON for each forward pass in training: the numbers
 of its samples, which docs/frameworks/table.py puts in the first of their features. It works in whatever process a
-framework starts, and imports torch in none.
+framework starts, and imports torch in none. With LATE_RANK in the environment, that rank makes its model so late that
+ranks which do not wait for it are several steps ahead.
 """
 
 import importlib.abc
@@ -10,6 +11,7 @@ import importlib.util
 import json
 import os
 import sys
+import time
 
 ROWS = 203
 
@@ -27,9 +29,22 @@ class AfterTorch(importlib.abc.MetaPathFinder):
         def run_and_hook(module):
             run(module)
             module.register_module_forward_hook(record, with_kwargs=True)
+            if os.environ.get("LATE_RANK") == os.environ.get("RANK", "0"):
+                make_late(module.Module)
 
         spec.loader.exec_module = run_and_hook
         return spec
+
+
+def make_late(base):
+    make = base.__init__
+
+    def sleep_and_make(self, *arguments, **named):
+        if type(self).__name__ == "Model":
+            time.sleep(5)
+        make(self, *arguments, **named)
+
+    base.__init__ = sleep_and_make
 
 
 def record(module, inputs, named, output):
