@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -97,11 +98,11 @@ def run(command: list[str], timeout: float = 1800, cwd: str | None = None, env: 
     try:
         stdout, stderr = process.communicate(timeout=timeout)
     except BaseException as error:
-        # Not by the group: torchrun gives each rank one of its own.
-        family = psutil.Process(process.pid)
-        for member in [*family.children(recursive=True), family]:
+        # Ranks by themselves, as torchrun gives each a group of its own.
+        for child in psutil.Process(process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
-                member.kill()
+                child.kill()
+        os.killpg(process.pid, signal.SIGKILL)
         stdout, stderr = process.communicate(timeout=60)
         if isinstance(error, subprocess.TimeoutExpired):
             raise EnvironmentFailure(f"{command[0]} took more than {timeout} s:\n{stdout}\n{stderr}") from None

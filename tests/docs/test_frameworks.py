@@ -19,9 +19,8 @@ from pyspark.sql import SparkSession
 from mds_core import MDSReader, MDSWriter
 from mds_torch import StreamingDataset
 from tests.docs.composer_environment import COMPOSER
-from tests.environments import run
+from tests.environments import ROOT, run
 
-ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "docs" / "frameworks"
 ROWS, BATCH, EPOCHS = 203, 8, 2
 
